@@ -121,16 +121,19 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
     DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
     const cJSON *root = dsc_json_root(json);
     const cJSON *r = cJSON_GetObjectItemCaseSensitive(root, "r");
+    const cJSON *task = cJSON_GetObjectItemCaseSensitive(root, "task_type");
     bool good =
         cJSON_IsObject(root) && dsc_json_integer(r, 1, 65536, &rank) && get_number(root, "lora_alpha", 1e9, &alpha);
     if (good)
-        *out = (dsc_ckpt_adapter) { .rank = rank,
-                                    .in_out = get_bool(root, "fan_in_fan_out"),
-                                    .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt((double)rank)
-                                                                                           : (double)rank)),
-                                    .alpha = alpha,
-                                    .rank_stabilized = get_bool(root, "use_rslora"),
-                                    .use_dora = get_bool(root, "use_dora") };
+        *out = (dsc_ckpt_adapter) {
+            .rank = rank,
+            .in_out = get_bool(root, "fan_in_fan_out"),
+            .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt((double)rank) : (double)rank)),
+            .alpha = alpha,
+            .rank_stabilized = get_bool(root, "use_rslora"),
+            .use_dora = get_bool(root, "use_dora"),
+            .of_base = cJSON_IsString(task) && strcmp(task->valuestring, "FEATURE_EXTRACTION") == 0
+        };
     good = good && read_patterns(root, "rank_pattern", out, 0) && read_patterns(root, "alpha_pattern", out, 1) &&
            read_saved(root, out) && read_tables(root, out) && dsc_ckpt_adapter_read_experts(root, out);
     dsc_json_close(&json);

@@ -17,6 +17,7 @@ typedef struct dsc_ckpt_adapter {
     bool in_out; /* the layers' weights are stored [in,out] */
     bool rank_stabilized;
     bool use_dora; /* each output has a magnitude */
+    bool of_base;  /* PEFT adapts the base model, whose names lack the first component (FEATURE_EXTRACTION) */
     double alpha;
     struct dsc_ckpt_pattern {
         char name[256];

@@ -13,7 +13,8 @@ static const char *const of_tokenizer[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
     "chat_template.json" };
-static const char *const of_model[] = { "generation_config.json", "preprocessor_config.json", "processor_config.json",
+static const char *const of_model[] = { "config_sentence_transformers.json", "generation_config.json",
+                                        "preprocessor_config.json", "processor_config.json",
                                         "video_preprocessor_config.json" };
 
 void dsc_ckpt_companion_add(dsc_ckpt_companion_list *list, const char *name, const uint8_t sha256[32])

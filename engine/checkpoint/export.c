@@ -12,6 +12,7 @@
 #include "base/module_names.h"
 #include "engine/checkpoint/adapter.h"
 #include "engine/checkpoint/export_nf4.h"
+#include "engine/checkpoint/export_vectors.h"
 #include "kernels/scalar.h"
 
 #define INDEX_FILE "model.safetensors.index.json"
@@ -127,7 +128,8 @@ static dsc_status plan_trained(export_job *j, const dsc_safetensors_entry *weigh
         return plan_packed(j, weights, err);
     export_tensor *t = &j->tensor[j->count++];
     t->weights = weights;
-    snprintf(live, sizeof live, "%s", weights->name);
+    const char *const point = takes_adapters(j) && j->adapter.of_base ? strchr(weights->name, '.') : NULL;
+    snprintf(live, sizeof live, "%s", point != NULL ? point + 1 : weights->name);
     if (takes_adapters(j) && dsc_module_is_vit(weights->name))
         dsc_module_vit_in_peft(weights->name, live, sizeof live);
     snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", live);
@@ -561,6 +563,8 @@ static dsc_status export_all(export_job *j, dsc_error *err)
     DSC_TRY(write_config(j, err));
     const dsc_ckpt_companions companions = { .model = j->step_dir };
     DSC_TRY(dsc_ckpt_copy_companions(j->io, &companions, j->tmp_dir, NULL, err));
+    if (!takes_adapters(j) && j->reader.manifest.file[DSC_CKPT_CONFIG].bytes >= 0)
+        DSC_TRY(dsc_ckpt_export_vectors(j->io, j->alloc, j->step_dir, j->tmp_dir, err));
     return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
 }
 
