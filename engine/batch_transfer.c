@@ -64,7 +64,8 @@ int64_t dsc_engine_sample_losses(const dsc_engine *engine, int64_t count, double
 {
     const float *losses = slot_of(engine, 0);
     const int64_t items = engine->models.now->losses_per_sample;
-    const bool labels = engine->model->labels.kind != DSC_LABELS_NONE;
+    const dsc_label_kind kind = engine->model->labels.kind;
+    const bool labels = kind != DSC_LABELS_NONE && !dsc_label_kind_pairs(kind);
     int64_t wrong = 0;
     for (int64_t k = 0; k < engine->config.train_micro_batch_size_per_gpu; k++) {
         double sum = 0;

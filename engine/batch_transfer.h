@@ -13,7 +13,7 @@ dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_e
 /* Needs the fetched losses. On pairs it also writes their facts of the step. */
 double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step);
 /* [M], likewise, of micro-step 0. Returns how many items of the first `count` samples are predicted wrongly, of a model
- * with labels. */
+ * with labels that are classes or numbers. */
 int64_t dsc_engine_sample_losses(const dsc_engine *engine, int64_t count, double *out);
 dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
 

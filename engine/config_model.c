@@ -83,6 +83,13 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
         options.labels.count = count > 0 ? count : own->labels.count;
         options.labels.names = count > 0 ? names : NULL;
     }
+    if (own->embedding.enabled) {
+        options.labels.wanted = true;
+        options.labels.kind = own->embedding.loss;
+        options.labels.scale = own->embedding.scale;
+        options.labels.pooling = own->embedding.pooling;
+        options.labels.unit = own->embedding.unit;
+    }
     options.router_balance = own->moe.balance;
     options.router_z = own->moe.z;
     list_lora(&own->lora, &lora);

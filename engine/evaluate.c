@@ -24,8 +24,9 @@ static dsc_status count_samples(const dsc_engine *engine, const dsc_data_source 
         limit = INT64_MAX / 2;
     if (max_batches > 0)
         *count = endless ? limit : dsc_min_i64(limit, source->sample_count);
-    if (dsc_model_prefers(engine->model)) /* whole pairs */
-        *count -= *count % 2;
+    const bool own = engine->input.eval != NULL && source == &engine->input.eval_source;
+    const int64_t unit = dsc_model_prefers(engine->model) ? 2 : own ? dsc_data_unit(engine->input.eval) : 1;
+    *count -= *count % unit; /* whole pairs, or rows of texts */
     return DSC_OK;
 }
 
@@ -46,7 +47,67 @@ typedef struct evaluated {
     double sum;
     int64_t counted, wrong; /* wrong: items of a model with labels, whose losses have a minus sign */
     dsc_pair_sums pairs;
+    dsc_text_evaluation texts; /* of a model that makes vectors of texts */
 } evaluated;
+
+static bool compares_texts(const dsc_engine *engine) { return dsc_label_kind_pairs(engine->model->labels.kind); }
+
+/* Rows are whole in their micro-batch. */
+static dsc_status check_rows(const dsc_engine *engine, const dsc_data *data, const char *key, dsc_error *err)
+{
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu;
+    const int64_t texts = data != NULL ? dsc_data_unit(data) : 1;
+    if (batch % texts == 0)
+        return DSC_OK;
+    return DSC_FAIL(
+        err, DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu",
+        "%lld texts are no whole rows; with dsc.embedding it counts texts, and a row of %s has %lld: give a "
+        "multiple of %lld",
+        (long long)batch, key, (long long)texts, (long long)texts);
+}
+
+dsc_status dsc_engine_open_texts(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_texts *texts = &engine->texts;
+    const int64_t samples = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
+    if (!compares_texts(engine))
+        return DSC_OK;
+    DSC_TRY(check_rows(engine, engine->input.data, "dsc.data", err));
+    DSC_TRY(check_rows(engine, engine->input.eval, "dsc.eval_data", err));
+    DSC_TRY(
+        dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 2 * samples, sizeof *texts->targets, &texts->targets, err));
+    if (engine->input.eval == NULL)
+        return DSC_OK;
+    const int64_t room = dsc_data_sample_count(engine->input.eval) / dsc_data_unit(engine->input.eval);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, room, sizeof *texts->pair, &texts->pair, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, room, sizeof *texts->ranks, &texts->ranks, err));
+    texts->room = room;
+    return DSC_OK;
+}
+
+void dsc_engine_close_texts(dsc_engine *engine)
+{
+    dsc_alloc_free(engine->alloc, engine->texts.ranks);
+    dsc_alloc_free(engine->alloc, engine->texts.pair);
+    dsc_alloc_free(engine->alloc, engine->texts.targets);
+}
+
+/* The round's first `found` samples, whose losses are gathered: their places and scores too, then micro-batch for
+ * micro-batch. */
+static dsc_status add_texts(const dsc_engine *engine, const float *own, int64_t found, evaluated *out, dsc_error *err)
+{
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu;
+    double *const targets = engine->texts.targets, *const mine = targets + 2 * engine->place.rank * batch;
+    const double scale = engine->config.own.embedding.scale;
+    for (int64_t i = 0; i < 2 * batch; i++)
+        mine[i] = (double)own[i];
+    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, targets, mine, 2 * batch, DSC_F64, NULL, err));
+    for (int64_t first = 0; first < found; first += batch)
+        DSC_TRY(dsc_text_evaluation_add(&out->texts, engine->model->labels.kind, scale,
+                                        engine->work.eval_losses + first, targets + 2 * first,
+                                        dsc_min_i64(batch, found - first), err));
+    return DSC_OK;
+}
 
 /* One micro-batch of each rank from sample `first` on, of which `left` remain. */
 static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *source, int64_t first, int64_t left,
@@ -73,6 +134,8 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, losses + rank * batch, batch, DSC_F64,
                                 NULL, err));
     const int64_t found = dsc_min_i64(left, batch * engine->place.size);
+    if (compares_texts(engine))
+        DSC_TRY(add_texts(engine, engine->work.eval_data[1], found, out, err));
     for (int64_t i = 0; dsc_model_prefers(engine->model) && i < found; i += 2)
         dsc_pair_add(&engine->model->preference, losses + i, &out->pairs);
     for (int64_t i = 0; i < found; i++)
@@ -92,15 +155,26 @@ static dsc_status gather_counted(dsc_engine *engine, int64_t *counted, dsc_error
     return DSC_OK;
 }
 
+/* All samples, of which there are `count`. */
+static dsc_status evaluate_rounds(dsc_engine *engine, const dsc_data_source *source, int64_t count, evaluated *all,
+                                  dsc_error *err)
+{
+    const int64_t per_round = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
+    all->texts.pair = engine->texts.pair;
+    all->texts.ranks = engine->texts.ranks;
+    all->texts.room = engine->texts.room;
+    for (int64_t first = 0; first < count; first += per_round)
+        DSC_TRY(evaluate_round(engine, source, first, count - first, all, err));
+    return compares_texts(engine) ? dsc_text_evaluation_finish(&all->texts, err) : DSC_OK;
+}
+
 static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, dsc_evaluation *out,
                            dsc_error *err)
 {
-    const int64_t per_round = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
     int64_t count = 0;
     evaluated all = { 0 };
     DSC_TRY(count_samples(engine, source, max_batches, &count, err));
-    for (int64_t first = 0; first < count; first += per_round)
-        DSC_TRY(evaluate_round(engine, source, first, count - first, &all, err));
+    DSC_TRY(evaluate_rounds(engine, source, count, &all, err));
     DSC_TRY(gather_counted(engine, &all.counted, err));
     DSC_TRY(gather_counted(engine, &all.wrong, err));
     if (all.counted == 0)
@@ -108,10 +182,13 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
                         "none of %lld targets is counted, all are -1 or -100; give data with targets",
                         (long long)(count * engine->model->losses_per_sample));
     out->pairs = dsc_pair_means(all.pairs, count / 2);
+    out->texts = all.texts;
     out->items = all.counted;
     out->right = all.counted - all.wrong;
     if (dsc_model_prefers(engine->model))
         out->loss = out->pairs.loss;
+    else if (compares_texts(engine))
+        out->loss = all.texts.loss;
     else
         out->loss = dsc_counted_mean(all.sum / (double)count, all.counted, count * engine->model->losses_per_sample);
     return DSC_OK;

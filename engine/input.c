@@ -51,6 +51,21 @@ static bool has_positions(const dsc_model *model)
 
 static bool classifies(const dsc_model *model) { return model->labels.kind != DSC_LABELS_NONE; }
 
+static void set_texts(const dsc_embedding_section *from, dsc_sft_section *out)
+{
+    const struct {
+        dsc_sft_column column;
+        const char *name;
+    } columns[] = { { DSC_SFT_COLUMN_TEXT, from->anchor },
+                    { DSC_SFT_COLUMN_TEXT_PAIR, from->positive },
+                    { DSC_SFT_COLUMN_NEGATIVE, from->negative },
+                    { DSC_SFT_COLUMN_LABEL, from->score } };
+    for (size_t i = 0; i < DSC_COUNT(columns); i++)
+        snprintf(out->column[columns[i].column], sizeof out->column[0], "%s", columns[i].name);
+    snprintf(out->prompt[0], sizeof out->prompt[0], "%s", from->prompt_anchor);
+    snprintf(out->prompt[1], sizeof out->prompt[1], "%s", from->prompt_positive);
+}
+
 /* The settings of rows: the config's section, or rows with the model's labels. */
 static dsc_sft_section section_of(const dsc_engine *engine)
 {
@@ -63,6 +78,8 @@ static dsc_sft_section section_of(const dsc_engine *engine)
     snprintf(section.column[DSC_SFT_COLUMN_TEXT], sizeof section.column[0], "%s", labels->text);
     snprintf(section.column[DSC_SFT_COLUMN_TEXT_PAIR], sizeof section.column[0], "%s", labels->text_pair);
     snprintf(section.column[DSC_SFT_COLUMN_LABEL], sizeof section.column[0], "%s", labels->label);
+    if (dsc_label_kind_pairs(engine->model->labels.kind))
+        set_texts(&engine->config.own.embedding, &section);
     return section;
 }
 

@@ -80,6 +80,7 @@ struct dsc_engine {
 
     dsc_engine_input input;
     dsc_engine_preference preference;
+    dsc_engine_texts texts;
     dsc_engine_saves saves;
 
     dsc_engine_progress progress;

@@ -262,6 +262,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
                             &engine->layout, err));
     DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     DSC_TRY(dsc_engine_open_preference(engine, err));
+    DSC_TRY(dsc_engine_open_texts(engine, err));
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
     DSC_TRY(dsc_engine_open_plan(engine, &plan, err));
@@ -482,6 +483,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_pictures_close(&engine->input.eval_pictures);
     dsc_pictures_close(&engine->input.pictures);
     dsc_engine_close_preference(engine);
+    dsc_engine_close_texts(engine);
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
     if (engine->comms.device != engine->comms.all && engine->comms.device != engine->comms.side[DSC_SUB_SHARDS].device)

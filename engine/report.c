@@ -320,6 +320,35 @@ static void tell_accuracy(const dsc_engine *engine, const dsc_evaluation *result
                    engine->model->labels.tokens > 0 ? "words" : "samples");
 }
 
+/* Of vectors of texts. */
+static void tell_texts(const dsc_engine *engine, const dsc_text_evaluation *texts)
+{
+    const double recall = (double)texts->first / (double)dsc_max_i64(1, texts->rows);
+    const double accuracy = (double)texts->right / (double)dsc_max_i64(1, texts->triplets);
+    const dsc_scalar first = { "Validation/Samples/recall_at_1", recall };
+    const dsc_scalar right = { "Validation/Samples/triplet_accuracy", accuracy };
+    const dsc_scalar scored[] = { { "Validation/Samples/spearman", texts->spearman },
+                                  { "Validation/Samples/pearson", texts->pearson } };
+    if (texts->rows > 0) {
+        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &first, 1);
+        dsc_log_printf(&engine->log, DSC_LOG_INFO,
+                       "evaluation: recall@1 %.4f, %lld of %lld positives come first in their micro-batch", recall,
+                       (long long)texts->first, (long long)texts->rows);
+    }
+    if (texts->triplets > 0) {
+        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &right, 1);
+        dsc_log_printf(&engine->log, DSC_LOG_INFO,
+                       "evaluation: accuracy %.4f, %lld of %lld positives come before their row's negatives", accuracy,
+                       (long long)texts->right, (long long)texts->triplets);
+    }
+    if (texts->pairs < 2)
+        return;
+    if (isfinite(texts->spearman) && isfinite(texts->pearson))
+        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), scored, DSC_COUNT(scored));
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "evaluation: Spearman %.4f, Pearson %.4f of %lld scored pairs",
+                   texts->spearman, texts->pearson, (long long)texts->pairs);
+}
+
 void dsc_engine_report_evaluation(const dsc_engine *engine, const dsc_evaluation *result)
 {
     const dsc_scalar scalar = { "Validation/Samples/loss", result->loss };
@@ -327,7 +356,9 @@ void dsc_engine_report_evaluation(const dsc_engine *engine, const dsc_evaluation
     if (engine->place.rank != 0)
         return;
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalar, 1);
-    if (engine->model->labels.kind != DSC_LABELS_NONE)
+    if (dsc_label_kind_pairs(engine->model->labels.kind))
+        tell_texts(engine, &result->texts);
+    else if (engine->model->labels.kind != DSC_LABELS_NONE)
         tell_accuracy(engine, result);
     if (!dsc_model_prefers(engine->model))
         return;

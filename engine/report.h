@@ -10,6 +10,7 @@
 #include "engine/monitor/monitor.h"
 #include "engine/preference.h"
 #include "engine/profile/profile.h"
+#include "engine/text_evaluation.h"
 
 /* Parts of struct dsc_engine: times of this step so far, and of the last step. */
 typedef struct dsc_engine_times {
@@ -43,8 +44,17 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
 typedef struct dsc_evaluation {
     double loss;
     dsc_pair_sums pairs;    /* of a model that is trained on pairs */
+    dsc_text_evaluation texts; /* of a model that makes vectors of texts */
     int64_t items, right;   /* that count; right: of a model with labels that are classes */
 } dsc_evaluation;
+/* evaluate.c: memory for evaluations of vectors of texts, which is taken before the run begins. */
+typedef struct dsc_engine_texts {
+    double *targets;               /* [W * micro-batch, 2] places and scores of a round's samples */
+    dsc_scored_pair *pair, *ranks; /* [room] pairs of dsc.eval_data */
+    int64_t room;
+} dsc_engine_texts;
+dsc_status dsc_engine_open_texts(dsc_engine *engine, dsc_error *err);
+void dsc_engine_close_texts(dsc_engine *engine);
 void dsc_engine_report_evaluation(const dsc_engine *engine, const dsc_evaluation *result);
 
 /* info.c: writes output.numerics. */

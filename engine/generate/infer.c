@@ -164,10 +164,19 @@ static int64_t lay_out_staging(dsc_infer *infer)
     return end;
 }
 
+/* What the model is opened as. */
+static dsc_model_options options_of(const dsc_infer *infer)
+{
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    options.labels.wanted = infer->o.vectors;
+    options.labels.kind = infer->o.vectors ? DSC_LABELS_RANKED : DSC_LABELS_NONE;
+    return options;
+}
+
 /* The model for parts of one length; adds what its modules need to *most, and tells where they keep what. */
 static dsc_status describe(dsc_infer *infer, int kind, dsc_module_plan *most, dsc_error *err)
 {
-    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_model_options options = options_of(infer);
     const dsc_plan_sink sink = { .gemm = prepare, .user = infer->device };
     options.seq_length = infer->tokens[kind];
     options.cache_tokens = infer->o.labels ? 0 : infer->capacity;
@@ -288,6 +297,8 @@ static dsc_status find_device(const dsc_infer *infer, const dsc_device_ops **ops
 /* A model for what the caller wants. */
 static dsc_status check_kind(const dsc_infer *infer, dsc_error *err)
 {
+    if (infer->o.vectors)
+        return DSC_OK;
     if (infer->o.labels && infer->loaded->labels.kind == DSC_LABELS_NONE)
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
                         "the model has no head for labels (not a class *ForSequenceClassification); train one with "
@@ -313,7 +324,7 @@ static dsc_status check_kind(const dsc_infer *infer, dsc_error *err)
 
 static dsc_status open_parts(dsc_infer *infer, dsc_error *err)
 {
-    const dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    const dsc_model_options options = options_of(infer);
     const dsc_device_options device = { .alloc = infer->o.alloc, .threads = infer->o.threads, .caps = dsc_cpu_caps() };
     const dsc_device_ops *ops = NULL;
     float one = 0;

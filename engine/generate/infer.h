@@ -21,6 +21,7 @@ typedef struct dsc_infer_options {
     dsc_dtype dtype;    /* weights and activations: F32 or BF16 */
     int32_t threads;    /* >= 1 */
     bool labels;        /* the model classifies texts, else it continues them: another one is refused */
+    bool vectors;       /* with labels: it makes a vector of each text, which are its scores */
 } dsc_infer_options;
 
 /* Opens a model on its device; the caller owns *infer. DSC_ERR_INPUT: the model has no weights on disk. */
