@@ -12,6 +12,7 @@ static const dsc_command commands[] = {
       dsc_cmd_config },
     { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check },
     { "classify", "classify --model DIR FILE", "class and probability of each text of a file", dsc_cmd_classify },
+    { "embed", "embed --model DIR FILE|-", "a vector of each text of a file", dsc_cmd_embed },
     { "doctor", "doctor [--hostfile FILE]", "devices and libraries of this machine or of all hosts", dsc_cmd_doctor },
     { "model", "model show MODEL", "modules and ops of a model: shapes, bytes, FLOPs, fused and kept values",
       dsc_cmd_model },

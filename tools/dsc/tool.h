@@ -24,6 +24,7 @@ int dsc_cmd_comm(int argc, char **argv);
 int dsc_cmd_config(int argc, char **argv);
 int dsc_cmd_data(int argc, char **argv);
 int dsc_cmd_doctor(int argc, char **argv);
+int dsc_cmd_embed(int argc, char **argv);
 int dsc_cmd_generate(int argc, char **argv);
 int dsc_cmd_io(int argc, char **argv);
 int dsc_cmd_model(int argc, char **argv);
