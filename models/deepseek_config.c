@@ -9,6 +9,9 @@ static dsc_status read_slots(dsc_hf_config *reader, dsc_moe_config *out)
     int64_t experts = 0, slots = 0, shared = 0;
     double factor = 1;
     DSC_TRY(dsc_hf_int(reader, "n_routed_experts", DSC_MOE_EXPERTS_MAX, usual->moe.experts, &experts));
+    /* transformers' other name of it, which goes before it. */
+    DSC_TRY(dsc_hf_int(reader, usual->moe.bias == NULL ? "num_experts" : "num_local_experts", DSC_MOE_EXPERTS_MAX,
+                       experts, &experts));
     DSC_TRY(dsc_hf_int(reader, "num_experts_per_tok", DSC_MOE_TOP_K_MAX, usual->moe.top_k, &slots));
     if (slots == 0)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"num_experts_per_tok\" is missing; expected a whole number");

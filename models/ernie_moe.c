@@ -23,6 +23,9 @@ static dsc_status read_router(dsc_hf_config *reader, dsc_moe_config *out)
     double least = 0;
     DSC_TRY(dsc_hf_int(reader, "moe_num_experts", DSC_MOE_EXPERTS_MAX, 64, &experts));
     DSC_TRY(dsc_hf_int(reader, "moe_k", DSC_MOE_TOP_K_MAX, 6, &slots));
+    /* The names that transformers' models of experts have in common are taken before a family's own. */
+    DSC_TRY(dsc_hf_int(reader, "num_experts", DSC_MOE_EXPERTS_MAX, experts, &experts));
+    DSC_TRY(dsc_hf_int(reader, "num_experts_per_tok", DSC_MOE_TOP_K_MAX, slots, &slots));
     DSC_TRY(dsc_hf_int(reader, "moe_intermediate_size", DSC_LM_INNER_MAX, 1536, &out->inner));
     DSC_TRY(dsc_hf_int_from(reader, "moe_num_shared_experts", -1, INT32_MAX, 2, &shared));
     DSC_TRY(dsc_hf_number(reader, "moe_norm_min", (dsc_hf_range) { 0, 1 }, 1e-12, &least));

@@ -59,7 +59,7 @@ static dsc_status read_same(dsc_hf_config *reader, const char *key, int64_t max,
     const cJSON *list = dsc_hf_field(reader, key), *item = NULL;
     int64_t each = 0, count = 0;
     if (!cJSON_IsArray(list))
-        return dsc_hf_int(reader, key, max, 1, out);
+        return dsc_hf_int(reader, key, max, *out, out);
     cJSON_ArrayForEach(item, list)
     {
         if (!dsc_json_integer(item, 1, max, &each))
@@ -81,6 +81,9 @@ static dsc_status read_experts(dsc_hf_config *reader, dsc_decoder_config *config
     DSC_TRY(read_more(reader, config));
     DSC_TRY(read_same(reader, "num_experts", DSC_MOE_EXPERTS_MAX, &experts));
     DSC_TRY(read_same(reader, "moe_topk", DSC_MOE_TOP_K_MAX, &slots));
+    /* The names that transformers' models of experts have in common are taken before a family's own. */
+    DSC_TRY(read_same(reader, "num_local_experts", DSC_MOE_EXPERTS_MAX, &experts));
+    DSC_TRY(read_same(reader, "num_experts_per_tok", DSC_MOE_TOP_K_MAX, &slots));
     DSC_TRY(dsc_moe_set_rule(reader, out, "moe_topk", experts, slots));
     out->inner = out->shared_inner = config->inner;
     if (dsc_hf_field(reader, "moe_intermediate_size") != NULL) {

@@ -96,6 +96,54 @@ static void ernies_losses_and_biases_are_refused(void **state)
     refuse_text(ERNIE ", \"use_bias\": true}", "\"use_bias\": true is not built");
 }
 
+/* transformers takes the names that models of experts have in common before the family's own. */
+static void experts_have_a_second_name(void **state)
+{
+    static const struct {
+        const char *text, *keys;
+    } cases[] = {
+        { ERNIE, ", \"num_experts\": 6, \"num_experts_per_tok\": 5}" },
+        { "{\"model_type\": \"glm4_moe\", \"num_experts_per_tok\": 5, \"moe_intermediate_size\": 8, "
+          "\"first_k_dense_replace\": 0, " SIZES,
+          ", \"n_routed_experts\": 8, \"num_local_experts\": 6}" },
+        { "{\"model_type\": \"hunyuan_v1_moe\", " SIZES,
+          ", \"num_experts\": 8, \"moe_topk\": 2, \"num_local_experts\": 6, \"num_experts_per_tok\": 5}" },
+    };
+    char text[600];
+    (void)state;
+    mf_empty();
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        snprintf(text, sizeof text, "%s%s", cases[i].text, cases[i].keys);
+        dsc_model *model = open_text(text);
+        assert_int_equal(model->experts.experts, 6);
+        assert_int_equal(model->experts.top_k, 5);
+        dsc_model_close(&model);
+    }
+}
+
+/* Without the second names a DistilBERT would have the usual 12 heads, and no shape would tell. */
+static void sizes_have_a_second_name(void **state)
+{
+    static const char *const texts[] = {
+        "{\"model_type\": \"mpt\", \"vocab_size\": 11, \"d_model\": 48, \"n_heads\": 16, ",
+        "{\"model_type\": \"distilbert\", \"vocab_size\": 11, \"hidden_dim\": 8, \"dim\": 48, \"n_heads\": 12, ",
+    };
+    char text[600];
+    (void)state;
+    mf_empty();
+    for (size_t i = 0; i < DSC_COUNT(texts); i++) {
+        snprintf(text, sizeof text, "%s\"hidden_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 3}",
+                 texts[i]);
+        dsc_model *model = open_text(text);
+        assert_int_equal(model->module_count, i == 0 ? 4 : 5); /* a transform before the head */
+        assert_int_equal(model->modules[0].params[0].dim[1], 24);
+        dsc_model_close(&model);
+        snprintf(text, sizeof text, "%s\"num_attention_heads\": 7}", texts[i]);
+        mf_write("c.json", text);
+        mf_expect_refusal(mf_path("c.json"), NULL, DSC_ERR_INPUT, "48 is not a multiple of \"n_heads\" 7");
+    }
+}
+
 /* ERNIE's has two dimensions, as matrices have that dsc.quantize_base puts in 4 bits. */
 static void biases_of_routers_stay_as_they_are_stored(void **state)
 {
@@ -147,6 +195,8 @@ int main(void)
         cmocka_unit_test(a_size_of_heads_is_read_in_every_decoder),
         cmocka_unit_test(kinds_of_layers_are_no_key_where_all_have_the_window),
         cmocka_unit_test(ernies_losses_and_biases_are_refused),
+        cmocka_unit_test(experts_have_a_second_name),
+        cmocka_unit_test(sizes_have_a_second_name),
         cmocka_unit_test(modules_of_a_vit_have_other_names_in_peft),
         cmocka_unit_test(biases_of_routers_stay_as_they_are_stored),
     };
