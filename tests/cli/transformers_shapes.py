@@ -820,15 +820,20 @@ def check_documents(config, folder):
     assert len(got) == len(want) and off < 2e-4, f"losses are {off} apart"
 
 
-seed = int(os.environ.get("DSC_TEST_SEED", time.time()))
-print(f"# seed {seed}; rerun: DSC_TEST_SEED={seed}", flush=True)
-wanted = os.environ.get("DSC_TEST_NAMES")  # separated by commas
-names = list(PUBLISHED) if NIGHT else random.Random(seed).sample(list(PUBLISHED), 5)
-names = wanted.split(",") if wanted else names
-tests = [(name, check, (PUBLISHED[name], name)) for name in names]
-tests += [(f"{name}, documents", check_documents, (PUBLISHED[name],)) for name in DOCUMENTS if not wanted or name in names]
-for number in range(0 if wanted else 100 if NIGHT else 3):
-    config = random_config(seed + number)
-    name = f"{config['model_type']} at random, {seed + number}"
-    tests.append((name, check, (config, name)))
-sys.exit(run_all(tests))
+def main():
+    seed = int(os.environ.get("DSC_TEST_SEED", time.time()))
+    print(f"# seed {seed}; rerun: DSC_TEST_SEED={seed}", flush=True)
+    wanted = os.environ.get("DSC_TEST_NAMES")  # separated by commas
+    names = list(PUBLISHED) if NIGHT else random.Random(seed).sample(list(PUBLISHED), 5)
+    names = wanted.split(",") if wanted else names
+    tests = [(name, check, (PUBLISHED[name], name)) for name in names]
+    tests += [(f"{name}, documents", check_documents, (PUBLISHED[name],)) for name in DOCUMENTS if not wanted or name in names]
+    for number in range(0 if wanted else 100 if NIGHT else 3):
+        config = random_config(seed + number)
+        name = f"{config['model_type']} at random, {seed + number}"
+        tests.append((name, check, (config, name)))
+    sys.exit(run_all(tests))
+
+
+if __name__ == "__main__":
+    main()
