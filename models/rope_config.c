@@ -223,6 +223,20 @@ static const cJSON *object_of(const cJSON *parameters, const cJSON *scaling, con
     return cJSON_IsObject(object) ? object : NULL;
 }
 
+/* Where positions are by kinds of layers, transformers does not read the older name of the type and has plain ones. */
+static dsc_status refuse_older_type(dsc_hf_config *reader, const cJSON *scaling)
+{
+    const cJSON *const root = reader->object;
+    reader->object = scaling;
+    const bool older = dsc_hf_field(reader, "rope_type") == NULL && dsc_hf_field(reader, "type") != NULL;
+    reader->object = root;
+    if (!older)
+        return DSC_OK;
+    return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                         "\"type\" in \"rope_scaling\" is not read where kinds of layers have positions of their own, "
+                         "as transformers does not read it; what exists: \"rope_type\"");
+}
+
 dsc_status dsc_rope_read_layers(dsc_hf_config *reader, const dsc_rope_keys *keys, const dsc_rope_layer *layers,
                                 int32_t count, dsc_rope *out)
 {
@@ -230,6 +244,8 @@ dsc_status dsc_rope_read_layers(dsc_hf_config *reader, const dsc_rope_keys *keys
     DSC_ASSERT(count >= 1 && count <= DSC_ROPE_LAYERS_MAX);
     DSC_TRY(find_object(reader, "rope_scaling", &scaling));
     DSC_TRY(find_object(reader, "rope_parameters", &parameters));
+    if (scaling != NULL)
+        DSC_TRY(refuse_older_type(reader, scaling));
     if (parameters != NULL && scaling != NULL)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
                              "\"rope_parameters\" beside \"rope_scaling\" is not built; "

@@ -144,6 +144,26 @@ static void sizes_have_a_second_name(void **state)
     }
 }
 
+#define OLDER                                                                                                          \
+    "{\"model_type\": \"%s\", \"pad_token_id\": null, \"rope_scaling\": {\"%s\": \"linear\", \"factor\": 2.0}, " SIZES \
+    "}"
+
+/* transformers has plain positions for an older file of these families that says "type". */
+static void an_older_type_of_positions_is_refused_by_kinds_of_layers(void **state)
+{
+    static const char *const types[] = { "gemma3_text", "olmo3", "modernbert" };
+    char text[600];
+    (void)state;
+    mf_empty();
+    for (size_t i = 0; i < DSC_COUNT(types); i++) {
+        snprintf(text, sizeof text, OLDER, types[i], "type");
+        refuse_text(text, "\"type\" in \"rope_scaling\" is not read");
+        snprintf(text, sizeof text, OLDER, types[i], "rope_type");
+        dsc_model *model = open_text(text);
+        dsc_model_close(&model);
+    }
+}
+
 /* ERNIE's has two dimensions, as matrices have that dsc.quantize_base puts in 4 bits. */
 static void biases_of_routers_stay_as_they_are_stored(void **state)
 {
@@ -197,6 +217,7 @@ int main(void)
         cmocka_unit_test(ernies_losses_and_biases_are_refused),
         cmocka_unit_test(experts_have_a_second_name),
         cmocka_unit_test(sizes_have_a_second_name),
+        cmocka_unit_test(an_older_type_of_positions_is_refused_by_kinds_of_layers),
         cmocka_unit_test(modules_of_a_vit_have_other_names_in_peft),
         cmocka_unit_test(biases_of_routers_stay_as_they_are_stored),
     };
