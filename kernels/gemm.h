@@ -12,6 +12,7 @@
 #include <dsc/types.h>
 
 #include "kernels/fp8.h"
+#include "kernels/gelu.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,7 +25,12 @@ typedef enum dsc_epilogue {
                              * a GPU's library may give c = gelu_tanh(x + bias[n]), rounded once */
     DSC_EPILOGUE_BIAS_ADD,  /* c = (x + bias[n]) + aux[m,n]: the residual */
     DSC_EPILOGUE_DGELU,     /* c = x * gelu_tanh'(aux) */
-    DSC_EPILOGUE_ADD        /* c = x + aux[m,n] */
+    DSC_EPILOGUE_ADD,       /* c = x + aux[m,n] */
+    /* The next three have the bits of a product and of GELU_FWD or GELU_BWD after it, with `activation` and its slope.
+     * Rows of C lie side by side. */
+    DSC_EPILOGUE_BIAS_ACTIVATION, /* aux = x + bias[n] rounded to C's dtype (not stored when aux is NULL), c = f(aux) */
+    DSC_EPILOGUE_ACTIVATION,      /* the same without a bias */
+    DSC_EPILOGUE_SLOPE            /* c = f'(aux) times x rounded to C's dtype; aux is not c */
 } dsc_epilogue; /* x is fp32. A GPU's library may round it to C's dtype first, and also the residual's x + bias or x +
                  * aux: some of cuBLASLt's algorithms do, in either order. Its tanh is the GPU's own, with a relative
                  * error of up to 2^-11. */
@@ -32,7 +38,21 @@ typedef enum dsc_epilogue {
 /* Which epilogues read `bias` at all; only those. */
 static inline bool dsc_epilogue_has_bias(dsc_epilogue epilogue)
 {
-    return epilogue == DSC_EPILOGUE_BIAS || epilogue == DSC_EPILOGUE_BIAS_GELU || epilogue == DSC_EPILOGUE_BIAS_ADD;
+    return epilogue == DSC_EPILOGUE_BIAS || epilogue == DSC_EPILOGUE_BIAS_GELU || epilogue == DSC_EPILOGUE_BIAS_ADD ||
+           epilogue == DSC_EPILOGUE_BIAS_ACTIVATION;
+}
+
+/* Which take an activation of what they write to `aux`. */
+static inline bool dsc_epilogue_activates(dsc_epilogue epilogue)
+{
+    return epilogue == DSC_EPILOGUE_BIAS_GELU || epilogue == DSC_EPILOGUE_BIAS_ACTIVATION ||
+           epilogue == DSC_EPILOGUE_ACTIVATION;
+}
+
+/* Which multiply with the slope of an activation at `aux`. */
+static inline bool dsc_epilogue_slopes(dsc_epilogue epilogue)
+{
+    return epilogue == DSC_EPILOGUE_DGELU || epilogue == DSC_EPILOGUE_SLOPE;
 }
 
 /* Which add `aux`. */
@@ -52,7 +72,7 @@ typedef struct dsc_gemm_args {
     const void *a, *b;
     void *c;
     const void *bias; /* [N] of A's dtype, or NULL */
-    void *aux;        /* [M,N] of C's dtype, row stride ldc; see dsc_epilogue. It may be c, except for BIAS_GELU */
+    void *aux; /* [M,N] of C's dtype, row stride ldc; see dsc_epilogue. It may be c, except for activations and SLOPE */
     int64_t m, n, k;  /* k >= 1 */
     int64_t lda, ldb, ldc; /* elements between rows as stored */
     bool a_transposed;     /* A is stored [K,M] */
@@ -69,6 +89,7 @@ typedef struct dsc_gemm_args {
     dsc_fp8 a_fp8, b_fp8;
     const dsc_fp8_scale *a_scale, *b_scale;
     bool fast_sums; /* with fp8: a GPU may keep sums with fewer bits, on sm_90 14 of the fraction for 128 products */
+    dsc_activation activation; /* f of ACTIVATION, BIAS_ACTIVATION and SLOPE */
 } dsc_gemm_args;
 
 /* Prepared products of one device: library objects by tile shape, and the scratch of all threads, counted as LIBRARY. A

@@ -85,6 +85,12 @@ static void plan_tiles(gemm_plan *p, int64_t m, int64_t n, int64_t most_m, int64
     p->tiles_n = dsc_div_ceil(n, p->tile_n);
 }
 
+/* A product with nothing behind it, or with what has the bits of a kernel after such a product: its tiles too. */
+static bool is_plain(dsc_epilogue epilogue)
+{
+    return epilogue == DSC_EPILOGUE_NONE || epilogue == DSC_EPILOGUE_ACTIVATION || epilogue == DSC_EPILOGUE_SLOPE;
+}
+
 /* The largest tile, before there are enough of them. */
 static void plan_most(const gemm_plan *p, const dsc_gemm_args *a, int64_t *most_m, int64_t *most_n)
 {
@@ -92,7 +98,7 @@ static void plan_most(const gemm_plan *p, const dsc_gemm_args *a, int64_t *most_
     *most_n = p->way == WAY_PACKED || a->b_transposed ? TILE_N_MIN : TILE_N;
     if (p->way == WAY_PACKED)
         return;
-    if (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE) {
+    if (a->c_dtype == DSC_F32 && is_plain(a->epilogue)) {
         *most_m = TILE_M_F32;
         *most_n = TILE_N_F32;
     } else if (dsc_div_ceil(a->m, TILE_M_LARGE) * dsc_div_ceil(a->n, *most_n) >= TILES_MANY) {
@@ -359,7 +365,7 @@ static dsc_epilogue_tile tile_epilogue(const gemm_job *job, int64_t i, int64_t j
         .kind = a->epilogue, .c_dtype = a->c_dtype, .bias_dtype = a->ab_dtype,
         .rows = dsc_min_i64(p->tile_m, a->m - m0), .cols = dsc_min_i64(p->tile_n, a->n - n0), .x = x, .ldx = ldx,
         .c = (char *)a->c + offset, .aux = a->aux != NULL ? (char *)a->aux + offset : NULL, .ldc = a->ldc,
-        .bias = a->bias != NULL ? at(a->bias, a->ab_dtype, 0, 0, n0) : NULL,
+        .bias = a->bias != NULL ? at(a->bias, a->ab_dtype, 0, 0, n0) : NULL, .activation = a->activation,
     };
 }
 

@@ -96,7 +96,7 @@ INLINE void finish(const dsc_epilogue_tile *whole, __m512 s[ROWS][VECS], int64_t
     _Alignas(64) float out[ROWS * PANEL];
     _Alignas(64) float aux[ROWS * PANEL]; /* of C's dtype */
     const int64_t each = (int64_t)dsc_dtype_bytes(whole->c_dtype);
-    const bool reads_aux = dsc_epilogue_adds(whole->kind) || whole->kind == DSC_EPILOGUE_DGELU;
+    const bool reads_aux = dsc_epilogue_adds(whole->kind) || dsc_epilogue_slopes(whole->kind);
     dsc_epilogue_tile part = *whole;
     part.rows = 1;
     part.cols = cols;

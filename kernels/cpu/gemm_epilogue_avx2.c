@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "kernels/cpu/vmath_avx2.h"
+#include "kernels/cpu/v16_avx2.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -56,6 +56,14 @@ INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, dsc_dtype dtype,
             store(t->c, dtype, at, lanes, x);
         }
 }
+
+/* x as a number of this dtype. */
+V16_INLINE v16 rounded(v16 x, dsc_dtype dtype)
+{
+    return dtype == DSC_F32 ? x : (v16) { dsc_half_trip_avx2(x.low, dtype), dsc_half_trip_avx2(x.high, dtype) };
+}
+
+#include "kernels/cpu/gemm_epilogue_v16.h"
 
 #include "kernels/cpu/gemm_epilogue_kinds.h"
 

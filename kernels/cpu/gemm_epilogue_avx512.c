@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/gemm_internal.h"
 
-#include "kernels/cpu/vmath_avx512.h"
+#include "kernels/cpu/v16_avx512.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -61,6 +61,11 @@ INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, dsc_dtype dtype,
             store(t->c, dtype, at, lanes, x);
         }
 }
+
+/* x as a number of this dtype. */
+V16_INLINE v16 rounded(v16 x, dsc_dtype dtype) { return dtype == DSC_F32 ? x : dsc_half_trip_avx512(x, dtype); }
+
+#include "kernels/cpu/gemm_epilogue_v16.h"
 
 #include "kernels/cpu/gemm_epilogue_kinds.h"
 

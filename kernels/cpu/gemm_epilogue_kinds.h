@@ -17,12 +17,20 @@ static inline __attribute__((always_inline)) void by_kind(const dsc_epilogue_til
     case DSC_EPILOGUE_BIAS_ADD: rows(t, DSC_EPILOGUE_BIAS_ADD, dtype, bias_dtype); break;
     case DSC_EPILOGUE_DGELU: rows(t, DSC_EPILOGUE_DGELU, dtype, bias_dtype); break;
     case DSC_EPILOGUE_ADD: rows(t, DSC_EPILOGUE_ADD, dtype, bias_dtype); break;
+    case DSC_EPILOGUE_BIAS_ACTIVATION:
+    case DSC_EPILOGUE_ACTIVATION:
+    case DSC_EPILOGUE_SLOPE:
+        break; /* by_dtypes has taken them */
     }
 }
 
 static void by_dtypes(const dsc_epilogue_tile *t)
 {
-    if (t->c_dtype == DSC_F32)
+    if (t->kind == DSC_EPILOGUE_BIAS_ACTIVATION || t->kind == DSC_EPILOGUE_ACTIVATION)
+        activation_by_kind(t);
+    else if (t->kind == DSC_EPILOGUE_SLOPE)
+        slope_by_kind(t);
+    else if (t->c_dtype == DSC_F32)
         DSC_FOR_DTYPE(t->bias_dtype, by_kind(t, DSC_F32, dtype));
     else if (t->bias_dtype == DSC_F32)
         t->c_dtype == DSC_F16 ? by_kind(t, DSC_F16, DSC_F32) : by_kind(t, DSC_BF16, DSC_F32);

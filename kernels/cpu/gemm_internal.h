@@ -58,6 +58,7 @@ typedef struct dsc_epilogue_tile {
     void *aux; /* same stride as c */
     int64_t ldc;
     const void *bias; /* [cols] or NULL */
+    dsc_activation activation;
 } dsc_epilogue_tile;
 typedef void (*dsc_epilogue_fn)(const dsc_epilogue_tile *tile);
 void dsc_epilogue_ref(const dsc_epilogue_tile *tile);

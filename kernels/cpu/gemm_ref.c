@@ -21,6 +21,17 @@ static float gelu_slope(float x)
     return (float)(s + x * s * (1 - s) * u2_slope);
 }
 
+/* As dsc_gelu_fwd_ref and dsc_gelu_bwd_ref: x is a number of C's dtype. */
+static float activated(const dsc_epilogue_tile *t, float x)
+{
+    return (float)dsc_activation_ref(t->activation, (double)x);
+}
+
+static float times_slope(const dsc_epilogue_tile *t, float x, float at)
+{
+    return (float)((double)x * dsc_activation_slope_ref(t->activation, (double)at));
+}
+
 void dsc_epilogue_ref(const dsc_epilogue_tile *t)
 {
     for (int64_t r = 0; r < t->rows; r++)
@@ -29,15 +40,18 @@ void dsc_epilogue_ref(const dsc_epilogue_tile *t)
             float x = t->x[r * t->ldx + c];
             if (t->bias != NULL && dsc_epilogue_has_bias(t->kind))
                 x += dsc_get(t->bias, c, t->bias_dtype);
-            if (t->kind == DSC_EPILOGUE_BIAS_GELU) {
+            if (dsc_epilogue_activates(t->kind)) {
                 x = dsc_rounded(x, t->c_dtype);
                 if (t->aux != NULL)
                     dsc_put(t->aux, at, t->c_dtype, x);
-                x = dsc_gelu_ref(x); /* rounded once, so that it has the bits of GELU_FWD */
+                /* rounded once, so that it has the bits of GELU_FWD */
+                x = t->kind == DSC_EPILOGUE_BIAS_GELU ? dsc_gelu_ref(x) : activated(t, x);
             } else if (dsc_epilogue_adds(t->kind)) {
                 x += dsc_get(t->aux, at, t->c_dtype);
             } else if (t->kind == DSC_EPILOGUE_DGELU) {
                 x *= gelu_slope(dsc_get(t->aux, at, t->c_dtype));
+            } else if (t->kind == DSC_EPILOGUE_SLOPE) {
+                x = times_slope(t, dsc_rounded(x, t->c_dtype), dsc_get(t->aux, at, t->c_dtype));
             }
             dsc_put(t->c, at, t->c_dtype, x);
         }
@@ -55,6 +69,9 @@ void dsc_gemm_check(const dsc_gemm_args *a)
     DSC_ASSERT(!a->accumulate || (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE));
     DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE));
     DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || !a->accumulate);
+    DSC_ASSERT((uint32_t)a->activation < DSC_ACTIVATIONS);
+    DSC_ASSERT(a->epilogue < DSC_EPILOGUE_BIAS_ACTIVATION || a->ldc == a->n);
+    DSC_ASSERT(a->epilogue != DSC_EPILOGUE_SLOPE || a->aux == NULL || a->aux != a->c); /* NULL: a shape alone */
     DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || (a->m > 0 && a->n > 0));
     DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_A || a->a_transposed);
     DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_B || !a->b_transposed);
@@ -113,6 +130,7 @@ static void ref_rows(void *ctx, int64_t first, int64_t last)
                 .aux = a->aux != NULL ? (char *)a->aux + (size_t)at * c_bytes : NULL,
                 .ldc = a->ldc,
                 .bias = has_bias ? (const char *)a->bias + (size_t)j * bias_bytes : NULL,
+                .activation = a->activation,
             };
             dsc_epilogue_ref(&one);
         }

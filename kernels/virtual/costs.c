@@ -38,9 +38,13 @@ static double epilogue_passes(const dsc_gemm_args *a)
     case DSC_EPILOGUE_BIAS:
         return 0;
     case DSC_EPILOGUE_BIAS_GELU:
+    case DSC_EPILOGUE_BIAS_ACTIVATION:
+    case DSC_EPILOGUE_ACTIVATION:
         return 2; /* the activation reads the product and writes */
     case DSC_EPILOGUE_DGELU:
         return 2; /* reads `aux`, and the fused kernel is slower */
+    case DSC_EPILOGUE_SLOPE:
+        return 3; /* reads the product and `aux`, and writes */
     case DSC_EPILOGUE_BIAS_ADD:
     case DSC_EPILOGUE_ADD:
         return 1;

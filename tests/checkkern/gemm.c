@@ -8,9 +8,12 @@
 #include <stdlib.h>
 
 #include "kernels/device.h"
+#include "tests/checkkern/activation.h"
 #include "tests/checkkern/ck.h"
 
-static const char *const epilogue_text[] = { "none", "bias", "bias_gelu", "bias_add", "dgelu", "add" };
+static const char *const epilogue_text[] = { "none",  "bias", "bias_gelu",       "bias_add",
+                                             "dgelu", "add",  "bias_activation", "activation",
+                                             "slope" };
 
 /* Error of the slope in a GPU's library. Its tanh t(u(x)) has a relative error of up to 2^-11 (PTX, tanh.approx). The
  * slope is (1 + t + x (1 - t^2) u') / 2. */
@@ -85,9 +88,20 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
         }
         tol = 1.2 * tol + 0x1p-18 * fabs(gelu(x)) + 0x1p-26;
         x = gelu(x);
+    } else if (dsc_epilogue_activates(a->epilogue)) {
+        ck_near(a->aux, at, x, tol + 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol));
+        x = ck_get(a->aux, at);
+        tol = ck_activation_tolerance(a->activation, x);
+        x = ck_activation(a->activation, x);
     } else if (dsc_epilogue_adds(a->epilogue)) {
         x += aux_before(a, at);
         tol += 0x1p-23 * fabs(x);
+    } else if (a->epilogue == DSC_EPILOGUE_SLOPE) { /* the product is rounded before it */
+        const double before = ck_get(a->aux, at), slope = ck_activation_slope(a->activation, before);
+        tol += 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol);
+        tol = tol * fabs(slope) + (fabs(x) + tol) * ck_activation_slope_tolerance(a->activation, before);
+        tol += ck_spacing(DSC_F32, fabs(x * slope));
+        x *= slope;
     } else if (a->epilogue == DSC_EPILOGUE_DGELU) {
         const double slope = gelu_slope(aux_before(a, at));
         tol = tol * fabs(slope) + fabs(x) * 0x1p-18;
@@ -116,19 +130,29 @@ typedef struct shape { int64_t m, n, k; } shape;
 
 /* Epilogues that read `aux` find it in C where there is no padding, as sums of several products do. A bias is given
  * to all but NONE, also to those which must not read it. */
-static void one_way(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad,
-                    const char *way)
+static void one_of(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, dsc_activation kind,
+                   bool accumulate, int64_t pad, const char *way)
 {
-    if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,
-                 ta ? "T" : "N", tb ? "T" : "N", ck_dtype_text(ab), ck_dtype_text(c),
-                 epilogue_text[e], accumulate ? " accumulate" : "", pad > 0 ? " padded" : "", way))
+    const bool activates = e >= DSC_EPILOGUE_BIAS_ACTIVATION;
+    if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s%s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,
+                 ta ? "T" : "N", tb ? "T" : "N", ck_dtype_text(ab), ck_dtype_text(c), epilogue_text[e],
+                 activates ? " " : "", activates ? ck_activation_names[kind] : "", accumulate ? " accumulate" : "",
+                 pad > 0 ? " padded" : "", way))
         return;
-    dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .a_transposed = ta, .b_transposed = tb, .accumulate = accumulate,
-                        .epilogue = e, .ab_dtype = ab, .c_dtype = c };
+    dsc_gemm_args a = { .m = s.m,
+                        .n = s.n,
+                        .k = s.k,
+                        .a_transposed = ta,
+                        .b_transposed = tb,
+                        .accumulate = accumulate,
+                        .epilogue = e,
+                        .ab_dtype = ab,
+                        .c_dtype = c,
+                        .activation = kind };
     const int64_t a_rows = ta ? s.k : s.m, a_cols = ta ? s.m : s.k, b_rows = tb ? s.n : s.k, b_cols = tb ? s.k : s.n;
     a.lda = a_cols + pad;
     a.ldb = b_cols + 2 * pad;
-    a.ldc = s.n + 3 * pad;
+    a.ldc = activates ? s.n : s.n + 3 * pad;
     a.a = ck_buf(CK_IN, ab, (a_rows - 1) * a.lda + a_cols, "a");
     a.b = ck_buf(CK_IN, ab, (b_rows - 1) * a.ldb + b_cols, "b");
     const bool in_place = (dsc_epilogue_adds(e) || e == DSC_EPILOGUE_DGELU) && pad == 0 && way[0] == 0;
@@ -147,12 +171,18 @@ static void one_way(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_ep
     if (in_place) {
         a.aux = a.c;
     } else if (e != DSC_EPILOGUE_NONE && e != DSC_EPILOGUE_BIAS) {
-        a.aux = ck_buf(e == DSC_EPILOGUE_BIAS_GELU ? CK_OUT : CK_IN, c, (s.m - 1) * a.ldc + s.n, "aux");
-        if (e != DSC_EPILOGUE_BIAS_GELU)
+        a.aux = ck_buf(dsc_epilogue_activates(e) ? CK_OUT : CK_IN, c, (s.m - 1) * a.ldc + s.n, "aux");
+        if (!dsc_epilogue_activates(e))
             ck_normal(a.aux, 0, 2);
         ck_gaps(a.aux, s.m, s.n, a.ldc);
     }
     ck_kernel(DSC_KERNEL_GEMM, &a, sizeof a, verify);
+}
+
+static void one_way(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad,
+                    const char *way)
+{
+    one_of(s, ta, tb, ab, c, e, DSC_GELU_TANH, accumulate, pad, way);
 }
 
 static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
@@ -190,6 +220,27 @@ static void one_large(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_
                       int64_t pad)
 {
     one((shape) { shorter(s.m), shorter(s.n), shorter(s.k) }, ta, tb, ab, c, e, accumulate, pad);
+}
+
+/* Each activation in the epilogues that name one. */
+static void activations(void)
+{
+    static const dsc_dtype dtypes[][2] = {
+        { DSC_F32, DSC_F32 }, { DSC_BF16, DSC_BF16 }, { DSC_F16, DSC_F16 }, { DSC_F32, DSC_BF16 }, { DSC_BF16, DSC_F32 }
+    };
+    for (int kind = 0; kind < DSC_ACTIVATIONS; kind++)
+        for (int e = DSC_EPILOGUE_BIAS_ACTIVATION; e <= DSC_EPILOGUE_SLOPE; e++)
+            for (size_t d = 0; d < DSC_COUNT(dtypes); d++) {
+                const shape s = d % 2 == 0 ? small[3] : (shape) { 60, 320, 64 };
+                one_of(s, false, e == DSC_EPILOGUE_SLOPE, dtypes[d][0], dtypes[d][1], (dsc_epilogue)e,
+                       (dsc_activation)kind, false, d == 1 ? 8 : 0, "");
+            }
+    one_of((shape) { 270, 790, 100 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_ACTIVATION, DSC_GELU_ERF,
+           false, 0, "");
+    one_of((shape) { 70, 131, 4201 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_ACTIVATION, DSC_RELU2, false, 0,
+           "");
+    one_of((shape) { 1030, 1540, 20 }, false, true, DSC_F32, DSC_F32, DSC_EPILOGUE_SLOPE, DSC_SILU, false, 0, "");
+    one_of((shape) { 530, 401, 64 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_SLOPE, DSC_GELU_ERF, false, 0, "");
 }
 
 /* Several tiles in both directions with ragged ends, K in several steps (above PANEL_K and PACKED_K), and the shape
@@ -469,6 +520,7 @@ static void bench_ways(int64_t rows, int64_t channels)
 void ck_gemm(void)
 {
     combinations();
+    activations();
     large();
     other_ways();
     no_aux();

@@ -211,6 +211,47 @@ static void gelu_stores_its_input(void **state)
                     0x1p-8 * (fabs(aux[1][i]) + 1));
 }
 
+/* Activations that the library has not with what they are taken of. They are a product of the library's and a kernel,
+ * with the bits of two launches. */
+static void other_activations_are_two_kernels(void **state)
+{
+    static const dsc_epilogue kinds[] = { DSC_EPILOGUE_BIAS_ACTIVATION, DSC_EPILOGUE_ACTIVATION, DSC_EPILOGUE_SLOPE };
+    static float apart[M * N], fused[M * N];
+    if (!cusim_present())
+        skip();
+    for (int i = 0; i < 3; i++)
+        for (int half = 0; half < 2; half++) {
+            const dsc_dtype dtype = half != 0 ? DSC_BF16 : DSC_F32;
+            const bool slope = kinds[i] == DSC_EPILOGUE_SLOPE;
+            bench t;
+            bench_open(&t, 4 * K * (M + N));
+            give(&t, &t.a, M * K, dtype, 1);
+            give(&t, &t.b, K * N, dtype, 1);
+            give(&t, &t.bias, N, dtype, 1);
+            give(&t, &t.aux, M * N, dtype, 2);
+            dsc_gemm_args plain = product(&t, dtype, dtype, i == 0 ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE, false);
+            const dsc_gelu_fwd_args fwd = { t.c.ptr, t.c.ptr, M * N, dtype, DSC_GELU_ERF };
+            const dsc_gelu_bwd_args bwd = { t.c.ptr, t.c.ptr, t.aux.ptr, M * N, dtype, DSC_GELU_ERF };
+            plain.aux = NULL;
+            assert_int_equal(DSC_RUN(t.stream, GEMM, &plain, NULL), DSC_OK);
+            if (slope)
+                assert_int_equal(DSC_RUN(t.stream, GELU_BWD, &bwd, NULL), DSC_OK);
+            else
+                assert_int_equal(DSC_RUN(t.stream, GELU_FWD, &fwd, NULL), DSC_OK);
+            fetch(&t, &t.c, dtype, apart);
+            dsc_gemm_args args = product(&t, dtype, dtype, kinds[i], false);
+            args.activation = DSC_GELU_ERF;
+            assert_int_equal(dsc_gemm_prepare(t.device, &args, NULL), DSC_OK);
+            cusim_products_taken();
+            const int launches = operations(&t, &args);
+            assert_int_equal(cusim_products_taken(), 1); /* not the plain kernel */
+            assert_int_equal(launches, 2);
+            fetch(&t, &t.c, dtype, fused);
+            assert_memory_equal(apart, fused, sizeof apart);
+            bench_close(&t);
+        }
+}
+
 /* The library's GELU has no form without stored input or bias, nor one for rows that its manual forbids. */
 static void gelu_that_the_library_has_not(void **state)
 {
@@ -404,6 +445,7 @@ int main(void)
         cmocka_unit_test(gelu_and_its_gradient_either_way),
         cmocka_unit_test(gelu_stores_its_input),
         cmocka_unit_test(gelu_that_the_library_has_not),
+        cmocka_unit_test(other_activations_are_two_kernels),
         cmocka_unit_test(sums_beside_a_product),
         cmocka_unit_test(names_products_that_are_slow),
         cmocka_unit_test(each_call_that_fails),

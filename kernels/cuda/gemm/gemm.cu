@@ -196,6 +196,28 @@ dsc_status run_gelu(const dsc_cuda_launch *at, const dsc_gemm_args *args, dsc_er
     return gelu_rows(at, &a, before, err);
 }
 
+/* Products and activations that are two kernels everywhere: C has no gaps, and `aux` is not C. */
+dsc_status run_activation(const dsc_cuda_launch *at, const dsc_gemm_args *args, dsc_error *err)
+{
+    dsc_gemm_args a = *args;
+    a.epilogue = args->epilogue == DSC_EPILOGUE_BIAS_ACTIVATION ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE;
+    a.c = args->aux != NULL ? args->aux : args->c;
+    a.aux = NULL;
+    const dsc_gelu_fwd_args fwd = { args->c, a.c, a.m * a.n, a.c_dtype, args->activation };
+    DSC_TRY(run(at, &a, err));
+    return dsc_cuda_run_GELU_FWD(at, &fwd, err);
+}
+
+dsc_status run_slope_of(const dsc_cuda_launch *at, const dsc_gemm_args *args, dsc_error *err)
+{
+    dsc_gemm_args a = *args;
+    const dsc_gelu_bwd_args bwd = { a.c, a.c, a.aux, a.m * a.n, a.c_dtype, a.activation };
+    a.epilogue = DSC_EPILOGUE_NONE;
+    a.aux = NULL;
+    DSC_TRY(run(at, &a, err));
+    return dsc_cuda_run_GELU_BWD(at, &bwd, err);
+}
+
 dsc_status run_sums(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
 {
     dsc_gemm_args bare = *a;
@@ -216,6 +238,9 @@ void check(const dsc_gemm_args *a)
     DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || (a->m > 0 && a->n > 0));
     DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_A || a->a_transposed);
     DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_B || !a->b_transposed);
+    DSC_ASSERT(static_cast<uint32_t>(a->activation) < DSC_ACTIVATIONS);
+    DSC_ASSERT(a->epilogue < DSC_EPILOGUE_BIAS_ACTIVATION || a->ldc == a->n);
+    DSC_ASSERT(a->epilogue != DSC_EPILOGUE_SLOPE || (a->aux != NULL && a->aux != a->c));
     DSC_ASSERT((a->a_fp8 == DSC_FP8_NONE) == (a->b_fp8 == DSC_FP8_NONE));
     if (a->a_fp8 == DSC_FP8_NONE)
         return;
@@ -244,5 +269,9 @@ dsc_status dsc_cuda_run_GEMM(const dsc_cuda_launch *at, const void *args, dsc_er
         return run_sums(at, &a, err);
     if (a.epilogue == DSC_EPILOGUE_BIAS_GELU)
         return run_gelu(at, &a, err);
+    if (a.epilogue == DSC_EPILOGUE_SLOPE)
+        return run_slope_of(at, &a, err);
+    if (dsc_epilogue_activates(a.epilogue))
+        return run_activation(at, &a, err);
     return a.epilogue == DSC_EPILOGUE_DGELU ? run_slope(at, &a, err) : run_others(at, &a, err);
 }

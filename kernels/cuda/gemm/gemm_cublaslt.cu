@@ -93,6 +93,8 @@ const char *fault_of(const dsc_gemm_args *a)
     const bool gelu = a->epilogue == DSC_EPILOGUE_BIAS_GELU, slope = a->epilogue == DSC_EPILOGUE_DGELU;
     if (halves && a->ab_dtype == DSC_F32)
         return "cuBLASLt does not round a product of fp32 to 16 bits";
+    if (a->epilogue >= DSC_EPILOGUE_BIAS_ACTIVATION)
+        return "cuBLASLt has no such activation beside what it was taken of";
     if ((gelu || slope) && !halves)
         return "cuBLASLt's GELU is not exact in fp32";
     if ((gelu || slope) && in_place)
@@ -496,12 +498,17 @@ dsc_status prepare_one(dsc_cuda_gemm *g, const dsc_gemm_args *a, bool *usable, d
 dsc_gemm_args bare(const dsc_gemm_args *a)
 {
     dsc_gemm_args rest = *a;
-    rest.epilogue = a->epilogue == DSC_EPILOGUE_BIAS_GELU ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE;
+    const bool bias = a->epilogue == DSC_EPILOGUE_BIAS_GELU || a->epilogue == DSC_EPILOGUE_BIAS_ACTIVATION;
+    rest.epilogue = bias ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE;
+    rest.activation = DSC_GELU_TANH;
     rest.sums_of = DSC_GEMM_NO_SUMS;
     if (!dsc_epilogue_has_bias(rest.epilogue))
         rest.bias = NULL;
     return rest;
 }
+
+/* Whether an epilogue is a kernel of its own behind every product. */
+bool is_apart(dsc_epilogue epilogue) { return epilogue >= DSC_EPILOGUE_BIAS_ACTIVATION; }
 
 /* The products that gemm.cu asks for, by the same rules. No kernel of ours multiplies fp8. */
 dsc_status prepare_all(dsc_cuda_gemm *g, const dsc_gemm_args *a, dsc_error *err)
@@ -515,7 +522,7 @@ dsc_status prepare_all(dsc_cuda_gemm *g, const dsc_gemm_args *a, dsc_error *err)
         return DSC_OK;
     const bool fused = usable, fp8 = a->a_fp8 != DSC_FP8_NONE;
     const dsc_gemm_args rest = bare(a);
-    if (bit != 0 || (a->c_dtype == DSC_F32 && a->epilogue != DSC_EPILOGUE_NONE))
+    if (bit != 0 || (a->c_dtype == DSC_F32 && a->epilogue != DSC_EPILOGUE_NONE) || is_apart(a->epilogue))
         DSC_TRY(prepare_one(g, &rest, &usable, err));
     if (fp8 && !usable && !fused)
         return dsc_cuda_gemm_no_fp8(a, err);
