@@ -12,10 +12,8 @@ static dsc_block block_of(dsc_program *program, const dsc_dense_config *config)
 {
     const dsc_lm_config *base = &config->lm;
     return (dsc_block) { .program = program,
-                         .norm = { .kind = DSC_NORM_LAYER,
-                                   .eps = base->norm_eps,
-                                   .no_bias = base->norm_no_bias },
-                         .out_in = config->traits->out_in,
+                         .norm = { .kind = DSC_NORM_LAYER, .eps = base->norm_eps, .no_bias = base->norm_no_bias },
+                         .out_in = config->traits->out_in || base->turned,
                          .std = base->init_std,
                          .out_std =
                              config->traits->scaled_init ? base->init_std / sqrt(2.0 * (double)base->layers) : 0 };

@@ -57,5 +57,6 @@ static int write_config(const dsc_lm_config *lm, char *out, size_t bytes)
 const dsc_lm_family dsc_gpt2_family = {
     DSC_DENSE_FAMILY("gpt2", keys), .layers_key = "n_layer", .base = "transformer.", .layer = "h.",
     .token_table = "wte.weight", .position_table = "wpe.weight", .head_table = "lm_head.weight", .final_norm = "ln_f",
-    .write_config = write_config, .builtin = dsc_gpt2_builtin, .lora_layers = lora_layers, .may_ignore = may_ignore
+    .write_config = write_config, .builtin = dsc_gpt2_builtin, .lora_layers = lora_layers, .may_ignore = may_ignore,
+    .in_out = true
 };

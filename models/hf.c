@@ -223,6 +223,8 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
         DSC_TRY(dsc_lora_save_head(folder->lora, folder->family->head_table, err));
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked || dsc_lm_has_data(config)));
     DSC_TRY(read_quantization(&reader, folder));
+    /* Beside adapters the matrices stay in 4 bits, in the order of their files. */
+    config->turned = folder->family->in_out && folder->packed != DSC_PACKED_NOT && folder->lora != NULL;
     dsc_hf_warn_unread(&reader, folder->family->model_type);
     if (text != NULL && (folder->label_names != NULL || config->embeds))
         return DSC_HF_REFUSE(&reader, DSC_ERR_UNSUPPORTED, "a head for labels is not built for a multimodal model");

@@ -383,7 +383,8 @@ static dsc_status check_packed(dsc_lm *lm, const dsc_weights *weights, dsc_error
         const dsc_packed_files kind = packed->codes == NULL  ? DSC_PACKED_NOT
                                       : packed->tops == NULL ? DSC_PACKED_SINGLE
                                                              : DSC_PACKED_DOUBLE;
-        lm->params[i].as_stored |= lm->packed_files != DSC_PACKED_NOT && kind == DSC_PACKED_NOT;
+        const bool unpacked = kind == DSC_PACKED_NOT || packed->turned > 0; /* in memory */
+        lm->params[i].as_stored |= lm->packed_files != DSC_PACKED_NOT && unpacked;
         if (kind != DSC_PACKED_NOT && kind != lm->packed_files)
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
                             "weight \"%.150s\" is in 4 bits %s double quantization, and \"quantization_config\" of "

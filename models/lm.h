@@ -54,6 +54,7 @@ typedef struct dsc_lm_config {
     dsc_preference preference; /* with a beta the third batch tensor is the reference */
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
+    bool turned;    /* of a family that is in_out: matrices of blocks are kept [out,in], as their files in 4 bits */
     bool bare_head; /* without a norm before it */
     /* The embedding's and the head's norms: the factor is 1 + weight, whose first values are 0; a layer norm has no
      * bias. */
@@ -128,6 +129,7 @@ typedef struct dsc_lm_family {
     const char *head_table;     /* a head that is not tied, without base: "lm_head.weight" */
     const char *final_norm;     /* after base: "ln_f"; of a masked model a whole name */
     bool wrapped; /* the text part of another model, whose other tensors are not the family's (wrapper.h) */
+    bool in_out;  /* matrices of blocks are stored [in,out], and in 4 bits [out,in] */
     dsc_norm_kind norm;
     int64_t config_bytes; /* size of the family's own config */
     const void *traits;   /* reader->traits for read_config; NULL: read_config has its own */

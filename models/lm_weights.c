@@ -400,6 +400,33 @@ static dsc_status check_param(const dsc_lm_params *params, int64_t i, int64_t vo
     return dsc_lm_check_tensor(weight, rows, cols, err);
 }
 
+/* Whether parameter i is a block's matrix that files have as [in,out], unless they have it in 4 bits. */
+static bool is_in_out(const dsc_lm_params *params, int64_t i)
+{
+    const dsc_lm_family *family = params->family;
+    const char *name = params->spec[i].name;
+    const size_t base = strlen(family->base);
+    return family->in_out && params->spec[i].dim_count == 2 && !is_adapter(params, i) &&
+           strncmp(name, family->base, base) == 0 && strncmp(name + base, family->layer, strlen(family->layer)) == 0;
+}
+
+/* A model whose matrices are turned has all of them in 4 bits, and trains none whole: files keep the others [in,out].
+ */
+static dsc_status check_turned(const dsc_weights *weights, const dsc_lm_params *params, int64_t i, bool packed,
+                               dsc_error *err)
+{
+    const dsc_param_spec *spec = &params->spec[i];
+    if (!params->config->turned || !is_in_out(params, i) || (packed && !spec->trainable))
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_weights_dir(weights),
+                    packed
+                        ? "weight \"%.150s\" is in 4 bits and would be trained whole, beside adapters; expected other "
+                          "layers in \"modules_to_save\""
+                        : "weight \"%.150s\" is not in 4 bits as others of the model are, beside adapters; expected "
+                          "all matrices of blocks in 4 bits, or none",
+                    spec->name);
+}
+
 /* A tensor of the folder that is parameter i: its shape, or all tensors of a matrix in 4 bits. */
 static dsc_status check_source(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params, int64_t i,
                                const dsc_weight *weight, bool *used, dsc_error *err)
@@ -407,9 +434,15 @@ static dsc_status check_source(const dsc_weights *weights, dsc_alloc *alloc, con
     int64_t rows, cols;
     shape_in_file(params, i, params->config->file_vocab, &rows, &cols);
     used[weight - dsc_weights_at(weights, 0)] = true;
-    if (rows == 0 || is_array(params, i) || !dsc_packed_weight_is(weights, weight))
+    const bool packed = rows != 0 && !is_array(params, i) && dsc_packed_weight_is(weights, weight);
+    DSC_TRY(check_turned(weights, params, i, packed, err));
+    if (!packed)
         return check_param(params, i, params->config->file_vocab, weight, err);
-    return dsc_packed_weight_open(weights, alloc, weight, rows, cols, &params->packed[i], used, err);
+    const bool turned = is_in_out(params, i) && !params->config->turned;
+    DSC_TRY(dsc_packed_weight_open(weights, alloc, weight, turned ? cols : rows, turned ? rows : cols,
+                                   &params->packed[i], used, err));
+    params->packed[i].turned = turned ? cols : 0;
+    return DSC_OK;
 }
 
 static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,

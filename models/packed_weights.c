@@ -212,8 +212,9 @@ static dsc_status read_scales(const dsc_packed_weight *packed, int64_t first, in
     return DSC_OK;
 }
 
-dsc_status dsc_packed_weight_read_f32(const dsc_packed_weight *packed, int64_t first, int64_t count, float *out,
-                                      dsc_error *err)
+/* Elements as the files have them. */
+static dsc_status read_in_order(const dsc_packed_weight *packed, int64_t first, int64_t count, float *out,
+                                dsc_error *err)
 {
     uint8_t codes[READ_BLOCKS * DSC_NF4_BLOCK / 2];
     float scales[READ_BLOCKS];
@@ -230,4 +231,28 @@ dsc_status dsc_packed_weight_read_f32(const dsc_packed_weight *packed, int64_t f
         }
     }
     return DSC_OK;
+}
+
+/* Element r * turned + c of the model is element c * cols + r of the files: a run of each of their rows. */
+static dsc_status read_turned(const dsc_packed_weight *packed, int64_t first, int64_t count, float *out, dsc_error *err)
+{
+    float run[READ_BLOCKS * DSC_NF4_BLOCK];
+    const int64_t rows = packed->turned, cols = packed->count / rows, last = first + count - 1;
+    for (int64_t c = 0; c < rows; c++) {
+        const int64_t end = last < c ? 0 : (last - c) / rows + 1;
+        for (int64_t r = first > c ? dsc_div_ceil(first - c, rows) : 0, now; r < end; r += now) {
+            now = dsc_min_i64(end - r, (int64_t)DSC_COUNT(run));
+            DSC_TRY(read_in_order(packed, c * cols + r, now, run, err));
+            for (int64_t i = 0; i < now; i++)
+                out[(r + i) * rows + c - first] = run[i];
+        }
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_packed_weight_read_f32(const dsc_packed_weight *packed, int64_t first, int64_t count, float *out,
+                                      dsc_error *err)
+{
+    DSC_ASSERT(count >= 1 && packed->turned >= 0);
+    return (packed->turned > 0 ? read_turned : read_in_order)(packed, first, count, out, err);
 }

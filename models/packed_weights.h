@@ -15,6 +15,7 @@ typedef struct dsc_packed_weight {
     const dsc_weight *codes, *scales, *tops; /* no tops: scales are fp32 */
     float offset;
     int64_t count; /* elements */
+    int64_t turned; /* 0, or the rows of the files' matrix, which the model has transposed */
 } dsc_packed_weight;
 
 /* Where a part of a parameter begins in a tensor, or the tensor in 4 bits that it is. */
@@ -34,7 +35,7 @@ DSC_MUST_USE dsc_status dsc_packed_weight_open(const dsc_weights *weights, dsc_a
 /* out <- bytes [first, first + bytes) of a part; fp32 numbers that are not finite are refused. */
 DSC_MUST_USE dsc_status dsc_packed_weight_read(const dsc_packed_weight *packed, dsc_packed_part part, int64_t first,
                                                int64_t bytes, void *out, dsc_error *err);
-/* Elements [first, first + count), unpacked. */
+/* Elements [first, first + count) as the model has them, unpacked. */
 DSC_MUST_USE dsc_status dsc_packed_weight_read_f32(const dsc_packed_weight *packed, int64_t first, int64_t count,
                                                    float *out, dsc_error *err);
 

@@ -229,8 +229,8 @@ typedef struct dsc_ckpt_export_options {
     dsc_nf4 nf4;         /* how linear weights of blocks are packed; NONE: not at all */
 } dsc_ckpt_export_options;
 /* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. A checkpoint
- * with adapters gives, but for `merge`, these alone as PEFT's folder, in fp32 unless dtype says else. nf4: of Llama,
- * Mistral, Qwen2 and Qwen3, values of the dtype packed as bitsandbytes does. */
+ * with adapters gives, but for `merge`, these alone as PEFT's folder, in fp32 unless dtype says else. nf4: of the
+ * families in export_nf4.c, values of the dtype packed as bitsandbytes does. */
 DSC_MUST_USE dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                                         const dsc_ckpt_export_options *options, dsc_error *err);
 

@@ -39,6 +39,7 @@ typedef struct export_job {
     dsc_dtype dtype;
     dsc_ckpt_reader reader;
     bool adapted;     /* the checkpoint has adapters */
+    bool transposed;  /* matrices are packed as [out,in], and stored [in,out] */
     dsc_ckpt_adapter adapter;
     char *adapter_text;
     int64_t adapter_bytes;
@@ -106,7 +107,7 @@ static dsc_status plan_packed(export_job *j, const dsc_safetensors_entry *weight
     export_tensor *const first = &j->tensor[j->count];
     dsc_ckpt_nf4_weight w;
     int64_t bytes = 0;
-    dsc_ckpt_nf4_parts(j->options->nf4, weights, j->dtype, &w);
+    dsc_ckpt_nf4_parts(j->options->nf4, weights, j->dtype, j->transposed, &w);
     for (int32_t p = 0; p < w.part_count; p++) {
         export_tensor *t = &j->tensor[j->count++];
         t->weights = weights;
@@ -283,9 +284,9 @@ static dsc_status write_blocks(export_job *j, const export_tensor *t, const dsc_
     return DSC_OK;
 }
 
-/* x <- all values, rounded to the dtype of the export. */
-static dsc_status read_values(export_job *j, const export_tensor *t, const dsc_ckpt_merge_state *merge, float *x,
-                              dsc_error *err)
+/* w->x <- all values, rounded to the dtype of the export. */
+static dsc_status read_values(export_job *j, const export_tensor *t, const dsc_ckpt_merge_state *merge,
+                              dsc_ckpt_nf4_weight *w, dsc_error *err)
 {
     const dsc_ckpt_block *block = j->reader.manifest.block + t->from->first_block;
     for (int64_t b = 0; b < t->from->block_count; b++, block++) {
@@ -294,12 +295,13 @@ static dsc_status read_values(export_job *j, const export_tensor *t, const dsc_c
         const void *data = NULL;
         DSC_TRY(convert(j, t, block, merge, &data, err));
         for (int64_t i = 0; i < block->count; i++) {
-            x[block->first + i] = dsc_get(data, i, j->dtype);
-            if (!isfinite(x[block->first + i]))
+            const float value = dsc_get(data, i, j->dtype);
+            w->x[dsc_ckpt_nf4_place(w, block->first + i)] = value;
+            if (!isfinite(value))
                 return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
                                 "tensor \"%.200s\" has the value %g at element %lld, "
                                 "which 4 bits cannot hold; export without --nf4",
-                                t->weights->name, (double)x[block->first + i], (long long)(block->first + i));
+                                t->weights->name, (double)value, (long long)(block->first + i));
         }
     }
     return DSC_OK;
@@ -310,11 +312,11 @@ static dsc_status write_packed(export_job *j, const export_tensor *t, const dsc_
                                const int64_t *offset, dsc_error *err)
 {
     dsc_ckpt_nf4_weight w;
-    dsc_ckpt_nf4_parts(j->options->nf4, t->weights, j->dtype, &w);
+    dsc_ckpt_nf4_parts(j->options->nf4, t->weights, j->dtype, j->transposed, &w);
     DSC_ASSERT(w.part_count == t->parts);
     dsc_status status = dsc_ckpt_nf4_open(&w, j->alloc, err);
     if (status == DSC_OK)
-        status = read_values(j, t, merge, w.x, err);
+        status = read_values(j, t, merge, &w, err);
     if (status == DSC_OK)
         dsc_ckpt_nf4_pack(&w);
     for (int32_t p = 0; p < w.part_count && status == DSC_OK; p++)
@@ -531,7 +533,7 @@ static dsc_status read_adapter(export_job *j, dsc_error *err)
                               : DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir, "has no adapters that could be merged");
 }
 
-static dsc_status check_nf4(const export_job *j, dsc_error *err)
+static dsc_status check_nf4(export_job *j, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES], *text = NULL;
     int64_t bytes;
@@ -548,7 +550,7 @@ static dsc_status check_nf4(const export_job *j, dsc_error *err)
                         "without --nf4");
     DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, dsc_ckpt_file_name[DSC_CKPT_CONFIG], err));
     DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, DSC_CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
-    const dsc_status status = dsc_ckpt_nf4_check_config(j->alloc, path, text, bytes, err);
+    const dsc_status status = dsc_ckpt_nf4_check_config(j->alloc, path, text, bytes, &j->transposed, err);
     dsc_alloc_free(j->alloc, text);
     return status;
 }

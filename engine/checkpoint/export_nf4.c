@@ -75,14 +75,15 @@ static dsc_ckpt_nf4_part part_of(const char *suffix, dsc_dtype dtype, int64_t co
     return (dsc_ckpt_nf4_part) { suffix, { dtype, 1, { count } }, count * (int64_t)dsc_dtype_bytes(dtype), NULL };
 }
 
-void dsc_ckpt_nf4_parts(dsc_nf4 kind, const dsc_safetensors_entry *weight, dsc_dtype dtype, dsc_ckpt_nf4_weight *out)
+void dsc_ckpt_nf4_parts(dsc_nf4 kind, const dsc_safetensors_entry *weight, dsc_dtype dtype, bool transposed,
+                        dsc_ckpt_nf4_weight *out)
 {
     const int64_t count = weight->count;
     DSC_ASSERT(kind != DSC_NF4_NONE);
     DSC_ASSERT(dsc_ckpt_nf4_is(weight));
-    *out = (dsc_ckpt_nf4_weight) { .kind = kind, .dtype = dtype };
-    out->rows = weight->desc.dim[0];
-    out->cols = weight->desc.dim[1];
+    *out = (dsc_ckpt_nf4_weight) { .kind = kind, .dtype = dtype, .transposed = transposed };
+    out->rows = weight->desc.dim[transposed ? 1 : 0];
+    out->cols = weight->desc.dim[transposed ? 0 : 1];
     out->part[CODES] = part_of("", DSC_U8, (count + 1) / 2);
     out->part[CODES].desc.dim_count = 2;
     out->part[CODES].desc.dim[1] = 1;
@@ -149,21 +150,22 @@ static bool has_experts(const cJSON *root)
     return has;
 }
 
-static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err)
+static dsc_status check_root(const char *path, const cJSON *root, bool *transposed, dsc_error *err)
 {
-    /* All matrices of their blocks are linear layers, stored [out,in]; dsc_ckpt_nf4_is knows those elsewhere. */
+    /* All matrices of their blocks are linear layers; dsc_ckpt_nf4_is knows those elsewhere. */
     static const char *const families[] = { "llama",   "mistral", "ministral", "qwen2",   "qwen3",    "gpt_neox",
                                             "opt",     "bert",    "phi3",      "gemma",   "gemma2",   "gemma3_text",
                                             "granite", "olmo2",   "olmo3",     "smollm3", "stablelm", "starcoder2",
-                                            "glm",     "glm4",    "cohere",    "cohere2", "seed_oss" };
+                                            "glm",     "glm4",    "cohere",    "cohere2", "seed_oss", "gpt2" };
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(root, "model_type");
     DSC_ASSERT(path != NULL);
     if (cJSON_GetObjectItemCaseSensitive(root, "quantization_config") != NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"quantization_config\" is there already; export without --nf4");
     for (size_t i = 0; cJSON_IsString(type) && i < DSC_COUNT(families); i++)
-        if (strcmp(type->valuestring, families[i]) == 0)
+        if (strcmp(type->valuestring, families[i]) == 0) {
+            *transposed = strcmp(type->valuestring, "gpt2") == 0; /* its Conv1D becomes a linear layer */
             return DSC_OK;
-    const char *name = cJSON_IsString(type) ? type->valuestring : "";
+        }
     if (has_experts(root))
         return DSC_FAIL(
             err, DSC_ERR_UNSUPPORTED, path,
@@ -171,22 +173,19 @@ static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err
             "not read in 4 bits; export without --nf4, and load with load_in_4bit",
             name);
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
-                    "\"model_type\" is \"%.40s\"%s; weights in 4 bits are written for llama and families like it "
-                    "(docs/models.md), gpt_neox, opt and bert; export without --nf4",
-                    name,
-                    strcmp(name, "gpt2") == 0 ? ", whose weights are stored [in,out] and packed transposed by "
-                                                "transformers alone"
-                                              : "");
+                    "\"model_type\" is \"%.40s\"; weights in 4 bits are written for llama and families like it "
+                    "(docs/models.md), gpt2, gpt_neox, opt and bert; export without --nf4",
+                    cJSON_IsString(type) ? type->valuestring : "");
 }
 
 dsc_status dsc_ckpt_nf4_check_config(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
-                                     dsc_error *err)
+                                     bool *transposed, dsc_error *err)
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_MODEL;
     dsc_json *json = NULL;
     DSC_ASSERT(bytes >= 0);
     DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
-    const dsc_status status = check_root(path, dsc_json_root(json), err);
+    const dsc_status status = check_root(path, dsc_json_root(json), transposed, err);
     dsc_json_close(&json);
     return status;
 }

@@ -19,12 +19,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = dict(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
              intermediate_size=192, max_position_embeddings=64)
 CONFIGS = {"llama": transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True),
-           "qwen2": transformers.Qwen2Config(**SHAPE, tie_word_embeddings=False)}
+           "qwen2": transformers.Qwen2Config(**SHAPE, tie_word_embeddings=False),
+           "gpt2": transformers.GPT2Config(vocab_size=VOCAB, n_embd=64, n_head=4, n_layer=2, n_positions=64)}
 
 
 # Weights of several blocks of a checkpoint, other families, and elements that blocks of 64 do not divide.
 # Linear layers that are packed, of models that are not Llamas.
-PACKED = {"gpt_neox": 4 * 2, "opt": 6 * 2, "bert": 6 * 2 + 1, "phi3": 4 * 2, "starcoder2": 6 * 2, "glm4": 6 * 2}
+PACKED = {"gpt2": 4 * 2, "gpt_neox": 4 * 2, "opt": 6 * 2, "bert": 6 * 2 + 1, "phi3": 4 * 2, "starcoder2": 6 * 2, "glm4": 6 * 2}
 ODD = {"of a wide model": transformers.LlamaConfig(**dict(SHAPE, intermediate_size=16384)),
        "of a GPT-NeoX": transformers.GPTNeoXConfig(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=128,
                                                    max_position_embeddings=64, tie_word_embeddings=False),
@@ -41,6 +42,9 @@ ODD = {"of a wide model": transformers.LlamaConfig(**dict(SHAPE, intermediate_si
        "of a GLM-4": transformers.Glm4Config(**SHAPE, head_dim=16, pad_token_id=0),
        "of a Command R": transformers.CohereConfig(**SHAPE, pad_token_id=0),
        "of an odd width": transformers.Qwen3Config(**dict(SHAPE, hidden_size=24, head_dim=6, intermediate_size=25))}
+
+
+GPTJ = transformers.GPTJConfig(vocab_size=VOCAB, n_embd=64, n_head=4, n_layer=1, n_positions=64, rotary_dim=8, tie_word_embeddings=False)
 
 
 def quantization(double, compute):
@@ -93,10 +97,15 @@ def check_unpacked(config, double, folder):
     for name, module in theirs.named_modules():
         if isinstance(module, bnb.nn.Linear4bit):
             weight = module.weight
-            want = bnb.functional.dequantize_4bit(weight.data, weight.quant_state)
+            want = as_stored(config, bnb.functional.dequantize_4bit(weight.data, weight.quant_state))
             assert torch.equal(ours[f"{name}.weight"], want), f"{name} differs"
             checked += 1
-    assert checked == 7 * SHAPE["num_hidden_layers"], f"{checked} layers are in 4 bits"
+    assert checked == PACKED.get(config, 7 * SHAPE["num_hidden_layers"]), f"{checked} layers are in 4 bits"
+
+
+def as_stored(family, weight):
+    """GPT-2's Conv1D has its weight as [in,out], and bitsandbytes as [out,in]."""
+    return weight.t() if family == "gpt2" else weight
 
 
 def check_adapters(config, double, folder):
@@ -113,8 +122,9 @@ def check_adapters(config, double, folder):
     theirs.save_pretrained(adapter)
     own = {"lora": {"adapter": adapter}}
     got, step = train_ours(packed, data, folder, "packed", own)
-    again, _ = train_ours(plain, data, folder, "plain", dict(own, quantize_base={"double_quant": double}), stage=3)
-    assert got == again, "the folder in 4 bits and the plain one, packed while loading, differ"
+    if config != "gpt2":  # a plain GPT-2 is packed in the order of its files
+        again, _ = train_ours(plain, data, folder, "plain", dict(own, quantize_base={"double_quant": double}), stage=3)
+        assert got == again, "the folder in 4 bits and the plain one, packed while loading, differ"
     want = train_theirs(theirs, tokens)
     off = max(abs(a - b) for a, b in zip(got, want))
     out = os.path.join(folder, "export")
@@ -195,7 +205,22 @@ def check_written(config, double, merge, folder):
     for name, module in model.named_modules():
         if isinstance(module, bnb.nn.Linear4bit):
             want = bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
-            assert torch.equal(again[f"{name}.weight"], want), f"{name} differs"
+            assert torch.equal(again[f"{name}.weight"], as_stored(config.model_type, want)), f"{name} differs"
+
+
+def check_mixed(folder):
+    """Beside adapters a GPT-2 whose square matrices are not all in 4 bits is refused: their order would be another."""
+    from safetensors.torch import load_file, save_file
+    _, packed = make_folders(CONFIGS["gpt2"], True, folder)
+    data, path, name = os.path.join(folder, "tokens.bin"), os.path.join(packed, "model.safetensors"), "transformer.h.1.attn.c_proj.weight"
+    write_tokens(data)
+    tensors = {n: t for n, t in load_file(path).items() if not n.startswith(name)}
+    save_file(dict(tensors, **{name: torch.zeros(64, 64, dtype=torch.bfloat16)}), path, metadata={"format": "pt"})
+    config = os.path.join(folder, "mixed.json")
+    json.dump({"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "dsc": {"lora": {"r": 4}}}, open(config, "w"))
+    done = subprocess.run([f"{BIN}/train", "--config", config, "--model", packed, "--data", data, "--seq-len", str(SEQ), "--steps", "1"],
+                          stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert done.returncode != 0 and f'"{name}" is not in 4 bits as others of the model are' in done.stderr, done.stderr
 
 
 def check_refused(folder):
@@ -204,9 +229,11 @@ def check_refused(folder):
     data, out = os.path.join(folder, "tokens.bin"), os.path.join(folder, "out")
     write_tokens(data)
     _, adapters = train_ours(plain, data, folder, "adapters", {"lora": {"r": 4}}, steps=1)
-    _, gpt2 = train_ours("gpt2-nano", data, folder, "gpt2", {}, steps=1)
-    for step, kind, said in ((adapters, "double", "export with --merge"), (gpt2, "double", 'stored [in,out] and packed transposed by transformers alone'),
-                             (gpt2, "fp4", '"fp4" is unknown; expected double or single')):
+    other = os.path.join(folder, "gptj")
+    kind_of(GPTJ).from_config(GPTJ).save_pretrained(other)
+    _, gptj = train_ours(other, data, folder, "other", {}, steps=1)
+    for step, kind, said in ((adapters, "double", "export with --merge"), (gptj, "double", '"model_type" is "gptj"; weights in 4 bits are written for'),
+                             (gptj, "fp4", '"fp4" is unknown; expected double or single')):
         done = subprocess.run([f"{BIN}/dsc", "ckpt", "export", step, "--out", out, "--nf4", kind], stderr=subprocess.PIPE, text=True)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
         assert not os.path.exists(out) and not os.path.exists(f"{out}.tmp"), said
@@ -221,6 +248,7 @@ for config in CONFIGS:
         tests.append((f"{config} {how} double quantization is written as transformers does", check_written, (CONFIGS[config], double, False)))
 tests.append(("merged adapters are written in 4 bits", check_written, (CONFIGS["llama"], True, True)))
 tests += [(f"weights {which} are written in 4 bits", check_written, (ODD[which], True, False)) for which in ODD]
+tests.append(("a GPT-2 of which one matrix is not in 4 bits is refused beside adapters", check_mixed, ()))
 tests.append(("an export in 4 bits that makes no sense is refused", check_refused, ()))
 tests.append(("50 steps are those of a run whose base is the unpacked weights", check_fifty_steps, ()))
 sys.exit(run_all(tests))
