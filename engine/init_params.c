@@ -57,14 +57,14 @@ static dsc_status put(dsc_engine *engine, const target *to, int64_t first, int64
 void dsc_engine_init_values(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+    const uint64_t stream = dsc_rng_stream(DSC_RNG_INIT, (uint32_t)tensor->number);
     switch (tensor->spec->init) {
     case DSC_INIT_NORMAL:
-        dsc_rng_normal((uint64_t)engine->config.seed, dsc_rng_stream(DSC_RNG_INIT, (uint32_t)t), tensor_first, count,
-                       0.0f, tensor->spec->init_std, values);
+        dsc_rng_normal((uint64_t)engine->config.seed, stream, tensor_first, count, 0.0f, tensor->spec->init_std,
+                       values);
         break;
     case DSC_INIT_UNIFORM:
-        dsc_rng_uniform((uint64_t)engine->config.seed, dsc_rng_stream(DSC_RNG_INIT, (uint32_t)t), tensor_first, count,
-                        tensor->spec->init_std, values);
+        dsc_rng_uniform((uint64_t)engine->config.seed, stream, tensor_first, count, tensor->spec->init_std, values);
         break;
     case DSC_INIT_ONES:
         for (int64_t i = 0; i < count; i++)

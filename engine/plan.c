@@ -88,8 +88,12 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
-    dsc_plan_sink sink = { prepare_gemm,      o->device, prepare_attention,
-                           plan->chunk_bytes, NULL,      plan->joins_input_gradients };
+    dsc_plan_sink sink = { .gemm = prepare_gemm,
+                           .user = o->device,
+                           .attention = prepare_attention,
+                           .chunk_bytes = plan->chunk_bytes,
+                           .joins_input_gradients = plan->joins_input_gradients,
+                           .tensor_align = o->layout->tensor_align };
     plan->saved_shared = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     plan->rebuilt_shared = o->config->own.recompute > DSC_RECOMPUTE_NONE;
     for (int32_t m = 0; m < o->model->module_count; m++) {

@@ -41,6 +41,14 @@ int32_t dsc_block_vector(const dsc_block *block, const char *name, int64_t eleme
     return dsc_program_declare(block->program, &param);
 }
 
+/* One of several layers that read x. */
+static int16_t sibling(const dsc_block *block, int16_t x, const char *name, int64_t out, bool bias)
+{
+    dsc_program_linear_args args = linear_args(block, name, columns_of(block, x), out, bias);
+    args.late_bias = bias;
+    return dsc_program_linear(block->program, x, &args);
+}
+
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static dsc_op_norm norm_of(const dsc_block *block, int64_t groups)
@@ -109,7 +117,7 @@ static void make_qkv(const dsc_block *block, int16_t x, const dsc_block_attentio
     if (part->kind == DSC_QKV_APART) {
         for (int i = 0; i < 3; i++)
             qkv[i] = part->gated && i == 0 ? make_gated_q(block, x, part, gate)
-                                           : linear(block, x, part->qkv[i], width[i], part->qkv_bias);
+                                           : sibling(block, x, part->qkv[i], width[i], part->qkv_bias);
         return;
     }
     int16_t all = linear(block, x, part->qkv[0], width[0] + width[1] + width[2], part->qkv_bias);
@@ -174,8 +182,8 @@ static int16_t gated(const dsc_block *block, int16_t x, const dsc_block_mlp *par
     dsc_program *program = block->program;
     const int64_t inner = part->inner;
     if (!part->gate_in_up) {
-        const int16_t gate = linear(block, x, part->gate, inner, part->up_bias);
-        return dsc_program_gated(program, gate, linear(block, x, part->up, inner, part->up_bias), part->activation);
+        const int16_t gate = sibling(block, x, part->gate, inner, part->up_bias);
+        return dsc_program_gated(program, gate, sibling(block, x, part->up, inner, part->up_bias), part->activation);
     }
     const int16_t both = linear(block, x, part->up, 2 * inner, part->up_bias);
     const int16_t gate = dsc_program_slice(program, both, 0, inner);

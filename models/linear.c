@@ -59,19 +59,13 @@ dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, voi
 
 dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x, const void *dy)
 {
-    const dsc_module_ctx *ctx = call->ctx;
     if (layer.part_count > 0)
         return dsc_linear_parts_gradients(call, layer, x, dy);
-    const bool has_bias = layer.bias >= 0 && ctx->grad[layer.bias] != NULL;
     const bool has_own = has_magnitudes(call->lora, layer);
     DSC_TRY((has_own                 ? dsc_dora_gradients
              : is_fp8(call, layer) ? dsc_linear_fp8_gradient
                                    : dsc_linear_plain_gradient)(call, layer, x, dy));
     if (has_adapter(call->lora, layer) && !has_own)
         DSC_TRY(dsc_lora_gradients(call, layer, x, dy));
-    if (!has_bias || ctx->grad[layer.weight] != NULL)
-        return DSC_OK; /* the bias's gradient came with the weight's */
-    const dsc_colsum_args sum = { .out = ctx->grad[layer.bias], .x = dy, .rows = call->rows, .cols = layer.shape.out,
-                                  .ld = layer.shape.out, .x_dtype = ctx->dtype };
-    return DSC_RUN(ctx->stream, COLSUM, &sum, call->err);
+    return dsc_linear_bias_gradient(call, layer, dy);
 }

@@ -63,9 +63,10 @@ typedef struct dsc_call {
 /* One of a module's linear layers: where its parameters are among the module's, and what its products end with.
  *
  * Or several layers that read one input, whose outputs are columns of y side by side. Their weights are parameters one
- * after another, stored [out,in], without biases and adapters. Where the weights lie side by side in memory, one
- * product computes y, and one their gradients. dx is one product in fp8 and where the context joins input gradients.
- * Elsewhere it is a sum of one product each, so that the order of its sums is that of layers apart. */
+ * after another, stored [out,in], without adapters. Either each has a bias, the parameter behind its weight, or none
+ * has. Where weights and biases lie side by side in memory, one product computes y, and one their gradients. dx is one
+ * product in fp8 and where the context joins input gradients. Elsewhere it is a sum of one product each, so that the
+ * order of its sums is that of layers apart. */
 enum { DSC_LINEAR_PARTS = 3 };
 typedef struct dsc_linear_layer {
     dsc_linear shape;
@@ -107,9 +108,9 @@ DSC_MUST_USE dsc_status dsc_linear_fp8_backward(const dsc_call *call, dsc_linear
 DSC_MUST_USE dsc_status dsc_linear_fp8_gradient(const dsc_call *call, dsc_linear_layer layer, const void *x,
                                                 const void *dy);
 
-/* linear_parts.c: the same of a layer that consists of several. The plan of a module counts on weights side by side
- * where all or none are trained, and where their sizes leave no gap between them. */
-bool dsc_linear_parts_lie_together(const dsc_module *module, dsc_linear_layer layer);
+/* linear_parts.c: the same of a layer that consists of several. The plan of a module counts on weights and biases side
+ * by side where all or none are trained and no size leaves a gap. Tensors begin at multiples of `align` elements. */
+bool dsc_linear_parts_lie_together(const dsc_module *module, dsc_linear_layer layer, int64_t align);
 DSC_MUST_USE dsc_status dsc_linear_parts_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_linear_parts_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x);
 DSC_MUST_USE dsc_status dsc_linear_parts_backward(const dsc_call *call, dsc_linear_layer layer, void *dx,
@@ -129,5 +130,7 @@ DSC_MUST_USE dsc_status dsc_linear_plain_backward(const dsc_call *call, dsc_line
                                                   const void *dy, void *aux);
 DSC_MUST_USE dsc_status dsc_linear_plain_gradient(const dsc_call *call, dsc_linear_layer layer, const void *x,
                                                   const void *dy);
+/* The gradient of a bias whose weight is frozen: elsewhere it comes with the weight's. */
+DSC_MUST_USE dsc_status dsc_linear_bias_gradient(const dsc_call *call, dsc_linear_layer layer, const void *dy);
 
 #endif

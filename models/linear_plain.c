@@ -86,3 +86,17 @@ dsc_status dsc_linear_plain_gradient(const dsc_call *call, dsc_linear_layer laye
     args.c = ctx->grad[layer.weight];
     return args.c != NULL ? DSC_RUN(ctx->stream, GEMM, &args, call->err) : DSC_OK;
 }
+
+dsc_status dsc_linear_bias_gradient(const dsc_call *call, dsc_linear_layer layer, const void *dy)
+{
+    const dsc_module_ctx *ctx = call->ctx;
+    if (layer.bias < 0 || ctx->grad[layer.bias] == NULL || ctx->grad[layer.weight] != NULL)
+        return DSC_OK;
+    const dsc_colsum_args sum = { .out = ctx->grad[layer.bias],
+                                  .x = dy,
+                                  .rows = call->rows,
+                                  .cols = layer.shape.out,
+                                  .ld = stride_of(&layer),
+                                  .x_dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, COLSUM, &sum, call->err);
+}

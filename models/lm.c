@@ -157,6 +157,7 @@ static void add_program(dsc_lm *lm, int64_t layer)
         spec->parted = param->parted;
         spec->as_stored = param->as_stored;
         spec->experts = param->experts;
+        spec->laid_late = param->laid_late;
         spec->trainable = !param->frozen;
     }
     for (int32_t i = 0; i < program->layer_count; i++) {

@@ -110,7 +110,7 @@ typedef struct dsc_program_param {
     dsc_init_kind init;
     double std; /* init_std of dsc_param_spec */
     dsc_split_axis split;
-    bool parted, as_stored; /* as in dsc_param_spec */
+    bool parted, as_stored, laid_late; /* as in dsc_param_spec */
     bool frozen; /* never trained */
     bool experts; /* as in dsc_param_spec */
 } dsc_program_param;
@@ -309,6 +309,7 @@ typedef struct dsc_program_linear_args {
     bool no_adapter; /* the layer cannot have a low-rank adapter */
     bool by_parameter; /* it has one where its weight is named, and not by the name of the layer */
     bool as_stored;  /* its weight stays as it is beside others in 4 bits */
+    bool late_bias;  /* its bias lies behind the other tensors, and its weight beside the next layer's */
     double std;      /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
 } dsc_program_linear_args;
 int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args);

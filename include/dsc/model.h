@@ -49,6 +49,9 @@ typedef struct dsc_param_spec {
     /* Matrices of experts, [experts,rows,columns]: dsc.quantize_base.experts keeps them in 4 bits while they are
      * frozen. */
     bool experts;
+    /* Its place in a flat group is behind the module's other tensors, so that the matrices around it lie side by side.
+     */
+    bool laid_late;
 } dsc_param_spec;
 
 /* The name of a language model's tensor of targets, which hold one token or class for each loss item. A negative target
@@ -168,6 +171,7 @@ typedef struct dsc_plan_sink {
     int64_t chunk_bytes; /* as in the contexts of the calls */
     struct dsc_fp8_plan *fp8; /* NULL: no product is in fp8; else of a module with DSC_MODULE_FP8 */
     bool joins_input_gradients; /* as in the contexts of the calls */
+    int64_t tensor_align; /* elements: the places of tensors in a flat group are multiples of it. 0: it is not known */
 } dsc_plan_sink;
 
 /* A value that a module has computed. Its elements lie in rows, `stride` elements apart. With `apart` above 0 a row is

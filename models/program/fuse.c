@@ -133,13 +133,22 @@ static int16_t end_of(const dsc_program *program, int16_t value, int *input)
     return reader;
 }
 
-/* Whether a product can be a part of one that begins with `first`, at its number i. */
-static bool is_part(const dsc_lora *lora, const dsc_op *first, const dsc_op *op, int i)
+/* Whether the parameters of layer b follow those of layer a as layer number i after it. A bias stands behind its
+ * weight, and memory has it behind all of the layers. */
+static bool follows(const dsc_program *program, const dsc_linear_layer *a, const dsc_linear_layer *b, int i)
 {
-    const dsc_linear_layer *a = &first->linear, *b = &op->linear;
+    if (a->bias < 0)
+        return b->bias < 0 && b->weight == a->weight + i && b->forward == DSC_EPILOGUE_NONE;
+    return a->bias == a->weight + 1 && b->bias == b->weight + 1 && b->weight == a->weight + 2 * i &&
+           b->forward == DSC_EPILOGUE_BIAS && program->param[b->bias].laid_late;
+}
+
+/* Whether a product can be a part of one that begins with `first`, at its number i. */
+static bool is_part(const dsc_program *program, const dsc_lora *lora, const dsc_op *first, const dsc_op *op, int i)
+{
     return op->kind == DSC_OP_LINEAR && op->in[0] == first->in[0] && op->in[1] == DSC_PROGRAM_NONE &&
-           op->out[1] == DSC_PROGRAM_NONE && b->part_count == 0 && b->bias < 0 && b->shape.out_in &&
-           b->weight == a->weight + i && b->forward == DSC_EPILOGUE_NONE && !has_adapter(lora, op);
+           op->out[1] == DSC_PROGRAM_NONE && op->linear.part_count == 0 && op->linear.shape.out_in &&
+           follows(program, &first->linear, &op->linear, i) && !has_adapter(lora, op);
 }
 
 /* The number of products from `at` on that make q, k and v of one attention or both inputs of one gated activation. */
@@ -152,7 +161,7 @@ static int count_parts(const dsc_program *program, const dsc_lora *lora, int16_t
     for (; count < DSC_LINEAR_PARTS && at + count < list->count; count++) {
         const dsc_op *op = &program->op[list->op[at + count]];
         int input = DSC_PROGRAM_NONE;
-        if (!is_part(lora, first, op, count))
+        if (!is_part(program, lora, first, op, count))
             break;
         const int16_t its = end_of(program, op->out[0], &input);
         if (its == DSC_PROGRAM_NONE || input != count || (count > 0 && its != end))

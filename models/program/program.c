@@ -169,7 +169,7 @@ int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param
     for (int32_t i = 0; i < param->dim_count; i++)
         own->dim[i] = param->dim[i];
     own->init = param->init, own->std = param->std, own->split = param->split;
-    own->parted = param->parted, own->as_stored = param->as_stored;
+    own->parted = param->parted, own->as_stored = param->as_stored, own->laid_late = param->laid_late;
     own->frozen = param->frozen, own->experts = param->experts;
     return program->param_count++;
 }
@@ -224,6 +224,8 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
                              : DSC_PROGRAM_NONE;
     if (program->status != DSC_OK)
         return DSC_PROGRAM_NONE;
+    if (bias != DSC_PROGRAM_NONE)
+        program->param[bias].laid_late = args->late_bias;
     dsc_program_layer *layer = &program->layer[program->layer_count];
     layer->name = args->name;
     layer->shape.in = shape.in, layer->shape.out = shape.out, layer->shape.out_in = shape.out_in;

@@ -161,16 +161,18 @@ static void open_params(modelrun *run, int32_t m)
     }
 }
 
-/* Trained ones before frozen ones, each at a multiple of 128 elements. */
+enum { TENSOR_ALIGN = 128 }; /* elements, as of a flat group */
+
+/* Trained ones before frozen ones, and among either those that are laid late behind the others. */
 static void open_params_together(modelrun *run, int32_t m)
 {
     const dsc_module *module = &run->model->modules[m];
     const int64_t element = (int64_t)dsc_dtype_bytes(run->options.dtype);
     int64_t at[PARAMS_MAX], end = 0;
-    for (int frozen = 0; frozen < 2; frozen++)
+    for (int turn = 0; turn < 4; turn++)
         for (int32_t p = 0; p < module->param_count; p++)
-            if (module->params[p].trainable == (frozen == 0)) {
-                at[p] = dsc_align_up(end, 128);
+            if (module->params[p].trainable == (turn < 2) && module->params[p].laid_late == (turn % 2 == 1)) {
+                at[p] = dsc_align_up(end, TENSOR_ALIGN);
                 end = at[p] + modelrun_elements(&module->params[p]);
             }
     run->params[m] = guard(end * element);
@@ -200,7 +202,8 @@ static void open_module(modelrun *run, int32_t m)
     const dsc_plan_sink sink = { .gemm = take_shape,
                                  .user = run,
                                  .chunk_bytes = run->options.chunk_bytes,
-                                 .joins_input_gradients = run->options.joins_input_gradients };
+                                 .joins_input_gradients = run->options.joins_input_gradients,
+                                 .tensor_align = TENSOR_ALIGN };
     dsc_module_plan *plan = &run->plan[m];
     dsc_error err = DSC_ERROR_INIT;
     must(module->plan(module, run->options.batch, run->options.dtype, &sink, plan, &err), &err);

@@ -47,10 +47,13 @@ static int16_t linear(program_random *r, int16_t x, int64_t out)
     return y;
 }
 
-/* One of several that the compiler makes one product of. */
+/* One of several that the compiler makes one product of. Two of three programs have biases there, without a draw. */
 static int16_t plain_linear(program_random *r, int16_t x, int64_t out)
 {
-    const dsc_program_linear_args args = { .name = "linear", .shape = { .out = out, .out_in = true } };
+    const bool bias = r->seed % 3 > 0;
+    const dsc_program_linear_args args = {
+        .name = "linear", .shape = { .out = out, .out_in = true }, .bias = bias, .late_bias = bias
+    };
     const int16_t y = dsc_program_linear(&r->source, x, &args);
     program_random_take_params(r);
     return y;

@@ -68,39 +68,53 @@ static bool same_kind(group_kind a, group_kind b)
     return a.trainable == b.trainable && a.matrices == b.matrices && a.packed == b.packed;
 }
 
-/* Appends the group of a module's own tensors of a kind; nothing when there are none. */
-static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind,
-                      layout_rules rules)
+/* Those of them that are laid late, or the others. Returns the end of the last one. */
+static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layout_group *group, group_kind kind,
+                           layout_rules rules, bool late, int64_t end)
 {
-    const dsc_module *module = &model->modules[module_index];
-    dsc_layout_group group = { .module = module_index,
-                               .trainable = kind.trainable,
-                               .matrices = kind.matrices,
-                               .packed = kind.packed ? rules.packed : DSC_NF4_NONE,
-                               .first_tensor = layout->tensor_count };
-    int64_t end = 0;
+    const dsc_module *module = &model->modules[group->module];
+    int32_t number = group->first_tensor;
     for (int32_t p = 0; p < module->param_count; p++) {
         const dsc_param_spec *spec = &module->params[p];
-        if (spec->shared_module >= 0 || !same_kind(kind_of(model, module_index, spec, rules), kind))
+        if (spec->shared_module >= 0 || !same_kind(kind_of(model, group->module, spec, rules), kind))
+            continue;
+        number++;
+        if (spec->laid_late != late)
             continue;
         DSC_ASSERT(layout->tensor_count < layout->param_count);
         const int64_t count = element_count(spec);
         const int64_t offset = dsc_align_up(end, layout->tensor_align);
         layout->tensor[layout->tensor_count] = (dsc_layout_tensor) { .spec = spec,
-                                                                     .module = module_index,
+                                                                     .module = group->module,
                                                                      .param = p,
                                                                      .group = layout->group_count,
+                                                                     .number = number - 1,
                                                                      .offset = offset,
                                                                      .count = count,
                                                                      .update_class = spec->decay ? 0 : 1 };
-        layout->param[layout->module_first_param[module_index] + p] = (dsc_layout_param){ layout->tensor_count, false };
+        layout->param[layout->module_first_param[group->module] + p] =
+            (dsc_layout_param) { layout->tensor_count, false };
         layout->tensor_count++;
-        group.tensor_count++;
+        group->tensor_count++;
         end = offset + count;
         layout->parameter_count += count;
         if (kind.trainable)
             layout->trainable_count += count;
     }
+    return end;
+}
+
+/* Appends the group of a module's own tensors of a kind; nothing when there are none. */
+static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind,
+                      layout_rules rules)
+{
+    dsc_layout_group group = { .module = module_index,
+                               .trainable = kind.trainable,
+                               .matrices = kind.matrices,
+                               .packed = kind.packed ? rules.packed : DSC_NF4_NONE,
+                               .first_tensor = layout->tensor_count };
+    int64_t end = add_tensors(layout, model, &group, kind, rules, false, 0);
+    end = add_tensors(layout, model, &group, kind, rules, true, end);
     if (group.tensor_count == 0)
         return;
     group.elements = end;

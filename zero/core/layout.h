@@ -2,10 +2,11 @@
  *
  * Each module has up to two flat groups, trainable and frozen. Matrices, or those of hidden layers, with their own
  * recipe form a third, and frozen weights that a run keeps packed (kernels/nf4.h) a fourth. Tensors follow each other
- * in declaration order, each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32). With moments in
- * U8 it is a multiple of 256, so that a block of moments is of one tensor and of one rank. The group is padded so that
- * every rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage.
- * Offsets of tensors do not depend on the world size; only the padding at the end does.
+ * in declaration order, those that are laid late behind the others, each starting at a multiple of 128 elements (256
+ * bytes in bf16, 512 in fp32). With moments in U8 it is a multiple of 256, so that a block of moments is of one tensor
+ * and of one rank. The group is padded so that every rank's slice is a multiple of 1024 elements. Rank r owns elements
+ * [r * slice, (r + 1) * slice) at every stage. Offsets of tensors do not depend on the world size; only the padding at
+ * the end does.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_CORE_LAYOUT_H
 #define DSC_ZERO_CORE_LAYOUT_H
@@ -27,6 +28,7 @@ typedef struct dsc_layout_tensor {
     const dsc_param_spec *spec; /* borrowed from the model */
     int32_t module, param;      /* the module that declares it */
     int32_t group;
+    int32_t number; /* index if tensors stood in the order of the module's list */
     int64_t offset; /* elements from the start of the group */
     int64_t count;  /* elements */
     int32_t update_class; /* which of an update's scalars are its own: 0 with weight decay, 1 without, unless the
