@@ -137,7 +137,7 @@ dsc_status dsc_dora_run(const dsc_call *call, dsc_linear_layer layer, void *y, c
     const dora_pass pass = pass_of(call, layer);
     const bool adds = layer.forward == DSC_EPILOGUE_ADD || layer.forward == DSC_EPILOGUE_BIAS_ADD;
     const void *dropped;
-    DSC_ASSERT(layer.forward != DSC_EPILOGUE_BIAS_GELU);
+    DSC_ASSERT(!dsc_epilogue_activates(layer.forward));
     DSC_TRY(find_factors(&pass));
     if (!pass.drops) {
         void *const sum = adds && aux == y ? pass.outputs : y; /* what is added may lie where the outputs go */
@@ -170,7 +170,7 @@ static dsc_status backward_dropped(const dora_pass *pass, const void *dy, void *
 dsc_status dsc_dora_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy, void *aux)
 {
     const dora_pass pass = pass_of(call, layer);
-    DSC_ASSERT(layer.backward != DSC_EPILOGUE_DGELU);
+    DSC_ASSERT(!dsc_epilogue_slopes(layer.backward));
     DSC_TRY(find_factors(&pass));
     if (pass.drops) {
         void *d_dropped;

@@ -40,7 +40,7 @@ dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y,
     DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_run : dsc_linear_plain_run)(call, layer, y, x, aux));
     if (!has_adapter(call->lora, layer))
         return DSC_OK;
-    DSC_ASSERT(layer.forward != DSC_EPILOGUE_BIAS_GELU);
+    DSC_ASSERT(!dsc_epilogue_activates(layer.forward));
     return dsc_lora_run(call, layer, y, x);
 }
 
@@ -53,7 +53,7 @@ dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, voi
     DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_backward : dsc_linear_plain_backward)(call, layer, dx, dy, aux));
     if (!has_adapter(call->lora, layer))
         return DSC_OK;
-    DSC_ASSERT(layer.backward != DSC_EPILOGUE_DGELU);
+    DSC_ASSERT(!dsc_epilogue_slopes(layer.backward));
     return dsc_lora_backward(call, layer, dx, dy);
 }
 

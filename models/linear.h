@@ -72,6 +72,7 @@ typedef struct dsc_linear_layer {
     dsc_linear shape;
     int32_t weight, bias; /* bias: -1 for none */
     dsc_epilogue forward, backward;
+    dsc_activation activation, slope; /* of the epilogues that have one: of y forward, of x backward */
     int32_t part_count;             /* layers that this one consists of; 0: it is one */
     int64_t part[DSC_LINEAR_PARTS]; /* their columns of y, whose sum is shape.out */
     int64_t stride;                 /* elements between rows of y and of its gradient; 0: shape.out */

@@ -23,14 +23,16 @@ static dsc_gemm_args in_fp8(dsc_gemm_args args, dsc_fp8 a, dsc_fp8 b, bool fast)
 
 static dsc_gemm_args forward_of(const dsc_fp8_options *o, dsc_linear_layer layer, int64_t rows, dsc_dtype dtype)
 {
-    return in_fp8(dsc_linear_forward(layer.shape, rows, dtype, layer.forward), DSC_FP8_E4M3, DSC_FP8_E4M3,
-                  o->fast != DSC_FP8_FAST_NEVER);
+    dsc_gemm_args args = dsc_linear_forward(layer.shape, rows, dtype, layer.forward);
+    args.activation = layer.activation;
+    return in_fp8(args, DSC_FP8_E4M3, DSC_FP8_E4M3, o->fast != DSC_FP8_FAST_NEVER);
 }
 
 static dsc_gemm_args backward_of(const dsc_fp8_options *o, dsc_linear_layer layer, int64_t rows, dsc_dtype dtype)
 {
-    return in_fp8(dsc_linear_backward_input(layer.shape, rows, dtype, layer.backward), o->gradients, DSC_FP8_E4M3,
-                  o->fast == DSC_FP8_FAST_ALWAYS);
+    dsc_gemm_args args = dsc_linear_backward_input(layer.shape, rows, dtype, layer.backward);
+    args.activation = layer.slope;
+    return in_fp8(args, o->gradients, DSC_FP8_E4M3, o->fast == DSC_FP8_FAST_ALWAYS);
 }
 
 static dsc_gemm_args gradient_of(const dsc_fp8_options *o, dsc_linear_layer layer, int64_t rows, dsc_dtype dtype)
@@ -91,7 +93,7 @@ static dsc_status run(const dsc_call *call, const dsc_gemm_args *args)
     const int64_t bytes = args->m * args->ldc * (int64_t)dsc_dtype_bytes(args->c_dtype);
     DSC_TRY(DSC_RUN(call->ctx->stream, GEMM, args, call->err));
     dsc_fp8_wrote(call->ctx->fp8, call->ctx->stream, args->c, bytes);
-    if (args->epilogue == DSC_EPILOGUE_BIAS_GELU && args->aux != NULL)
+    if (dsc_epilogue_activates(args->epilogue) && args->aux != NULL)
         dsc_fp8_wrote(call->ctx->fp8, call->ctx->stream, args->aux, bytes);
     return DSC_OK;
 }

@@ -9,6 +9,7 @@ static dsc_gemm_args forward_of(const dsc_linear_layer *layer, int64_t rows, dsc
 {
     dsc_gemm_args args = dsc_linear_forward(layer->shape, rows, dtype, layer->forward);
     args.ldc = stride_of(layer);
+    args.activation = layer->activation;
     return args;
 }
 
@@ -16,6 +17,7 @@ static dsc_gemm_args backward_of(const dsc_linear_layer *layer, int64_t rows, ds
 {
     dsc_gemm_args args = dsc_linear_backward_input(layer->shape, rows, dtype, layer->backward);
     args.lda = stride_of(layer);
+    args.activation = layer->slope;
     return args;
 }
 

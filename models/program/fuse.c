@@ -53,18 +53,32 @@ static bool fuse_residual(dsc_program *program, int16_t at, int side)
     return true;
 }
 
-/* gelu(x w + b) into the product that makes it, and its slope into the backward of the product that reads it. An
- * adapter adds to a product after its epilogue, so that neither may have one. */
-static bool fuse_gelu(dsc_program *program, const dsc_lora *lora, int16_t at)
+/* Epilogues of an activation and of its slope. The tanh GELU with a bias has two of its own, which a GPU's library has
+ * too; the slope there is not rounded before it. */
+static void set_activation(dsc_op *product, dsc_op *reader, dsc_activation kind)
+{
+    const bool bias = product->linear.forward == DSC_EPILOGUE_BIAS, gelu = bias && kind == DSC_GELU_TANH;
+    product->linear.forward = gelu   ? DSC_EPILOGUE_BIAS_GELU
+                              : bias ? DSC_EPILOGUE_BIAS_ACTIVATION
+                                     : DSC_EPILOGUE_ACTIVATION;
+    product->linear.activation = kind;
+    reader->linear.backward = gelu ? DSC_EPILOGUE_DGELU : DSC_EPILOGUE_SLOPE;
+    reader->linear.slope = kind;
+}
+
+/* f(x w + b) into the product that makes it, and its slope into the backward of the product that reads it. An adapter
+ * adds to a product after its epilogue, so that neither may have one. */
+static bool fuse_activation(dsc_program *program, const dsc_lora *lora, int16_t at)
 {
     dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
     dsc_op *act = &program->op[list->op[at]];
     int16_t first, second;
-    if (act->kind != DSC_OP_ACTIVATION || act->activation != DSC_GELU_TANH)
+    if (act->kind != DSC_OP_ACTIVATION)
         return false;
     const int16_t maker = program->value[act->in[0]].maker;
     if (maker == DSC_PROGRAM_NONE || program->op[maker].kind != DSC_OP_LINEAR ||
-        program->op[maker].linear.forward != DSC_EPILOGUE_BIAS ||
+        (program->op[maker].linear.forward != DSC_EPILOGUE_BIAS &&
+         program->op[maker].linear.forward != DSC_EPILOGUE_NONE) ||
         dsc_program_readers(program, act->in[0], &first) != 1 ||
         dsc_program_readers(program, act->out[0], &second) != 1 || program->op[second].kind != DSC_OP_LINEAR ||
         program->op[second].in[0] != act->out[0] || program->op[second].in[1] == act->out[0])
@@ -73,10 +87,9 @@ static bool fuse_gelu(dsc_program *program, const dsc_lora *lora, int16_t at)
     if (has_adapter(lora, product) || has_adapter(lora, &program->op[second]))
         return false;
     const int16_t before = act->in[0];
-    product->linear.forward = DSC_EPILOGUE_BIAS_GELU;
     dsc_program_set_out(program, product, 0, act->out[0]);
     dsc_program_set_out(program, product, 1, before);
-    program->op[second].linear.backward = DSC_EPILOGUE_DGELU;
+    set_activation(product, &program->op[second], act->activation);
     remove_op(list, list->op[at]);
     return true;
 }
@@ -208,7 +221,7 @@ void dsc_program_fuse(dsc_program *program, const dsc_lora *lora)
 {
     const dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
     for (int16_t at = 0; at < list->count;)
-        if (!fuse_residual(program, at, 0) && !fuse_residual(program, at, 1) && !fuse_gelu(program, lora, at))
+        if (!fuse_residual(program, at, 0) && !fuse_residual(program, at, 1) && !fuse_activation(program, lora, at))
             at++;
     for (int16_t at = 0; at < list->count; at++)
         (void)fuse_norm(program, at);

@@ -73,13 +73,13 @@ static void input_backward(dsc_tape *t, dsc_op *product, int16_t gradient)
 {
     dsc_program *program = t->program;
     const int16_t x = product->in[0];
-    const bool gelu = product->linear.backward == DSC_EPILOGUE_DGELU;
+    const bool slopes = dsc_epilogue_slopes(product->linear.backward);
     /* Through the activation that x was made with, to the value before it. */
-    const int16_t to = gelu ? program->op[program->value[x].maker].out[1] : x;
-    if (!gelu)
+    const int16_t to = slopes ? program->op[program->value[x].maker].out[1] : x;
+    if (!slopes)
         product->linear.backward = t->gradient[to] != DSC_PROGRAM_NONE ? DSC_EPILOGUE_ADD : DSC_EPILOGUE_NONE;
     dsc_op *op = dsc_tape_emit(t, DSC_OP_LINEAR_DX, product);
-    op->in[0] = gradient, op->in[1] = t->gradient[to], op->in[2] = gelu ? to : DSC_PROGRAM_NONE;
+    op->in[0] = gradient, op->in[1] = t->gradient[to], op->in[2] = slopes ? to : DSC_PROGRAM_NONE;
     t->gradient[to] = dsc_tape_emit_value(t, op, 0, to);
 }
 

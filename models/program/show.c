@@ -26,17 +26,26 @@ static const char *store_text(const dsc_program *program, int16_t value)
     return value == program->output ? "out" : texts[program->value[value].store];
 }
 
-static const char *epilogue_text(dsc_epilogue epilogue)
-{
-    static const char *const texts[] = { "", " + bias", " + bias, gelu", " + bias + residual", " * gelu'", " + sum" };
-    return texts[epilogue];
-}
-
 static const char *activation_text(dsc_activation kind)
 {
-    static const char *const texts[DSC_ACTIVATIONS] = { "gelu tanh", "gelu erf", "relu",       "relu squared",
-                                                        "sigmoid",   "silu",     "half square" };
+    static const char *const texts[DSC_ACTIVATIONS] = { [DSC_GELU_TANH] = "gelu tanh",
+                                                        [DSC_GELU_ERF] = "gelu erf",
+                                                        [DSC_RELU] = "relu",
+                                                        [DSC_SILU] = "silu",
+                                                        [DSC_RELU2] = "relu squared",
+                                                        [DSC_SIGMOID] = "sigmoid",
+                                                        [DSC_HALF_SQUARE] = "half square" };
     return texts[kind];
+}
+
+static void add_epilogue(text *t, dsc_epilogue epilogue, dsc_activation kind)
+{
+    static const char *const texts[] = {
+        "", " + bias", " + bias, gelu", " + bias + residual", " * gelu'", " + sum", " + bias, ", ", ", " * slope of "
+    };
+    add(t, "%s", texts[epilogue]);
+    if (epilogue >= DSC_EPILOGUE_BIAS_ACTIVATION)
+        add(t, "%s", activation_text(kind));
 }
 
 static double flops_of(const dsc_program *program, const dsc_op *op, int64_t batch)
@@ -77,7 +86,9 @@ static void add_op(text *t, const dsc_program *program, const dsc_op *op, int64_
         add_operand(t, program, op->in[i], i == 0 ? " " : ", ");
     for (int i = 0; i < DSC_OP_OUTPUTS; i++)
         add_operand(t, program, op->out[i], i == 0 ? " -> " : ", ");
-    add(t, "%s", epilogue_text(product ? op->linear.forward : back ? op->linear.backward : DSC_EPILOGUE_NONE));
+    if (product || back)
+        add_epilogue(t, product ? op->linear.forward : op->linear.backward,
+                     product ? op->linear.activation : op->linear.slope);
     if ((product || back || op->kind == DSC_OP_LINEAR_DW) && op->linear.part_count > 0)
         add(t, " of %d layers", (int)op->linear.part_count);
     if (op->kind == DSC_OP_NORM && op->in[1] != DSC_PROGRAM_NONE)

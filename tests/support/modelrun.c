@@ -109,6 +109,7 @@ static void add_shape(modelrun_gemms *to, const dsc_gemm_args *args)
     shape.accumulate = args->accumulate, shape.epilogue = args->epilogue;
     shape.ab_dtype = args->ab_dtype, shape.c_dtype = args->c_dtype;
     shape.sums_of = args->sums_of;
+    shape.activation = args->activation;
     for (int i = 0; i < to->count; i++)
         if (memcmp(&to->shape[i], &shape, sizeof shape) == 0)
             return;

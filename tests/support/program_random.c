@@ -371,7 +371,10 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
         return dsc_program_activation(&r->source, x, any_activation(r));
     case 6: {
         const int16_t fc = linear(r, x, 8); /* the ops that are fused most */
-        return linear(r, dsc_program_activation(&r->source, fc, DSC_GELU_TANH), 8);
+        const uint64_t kind = (r->seed + (uint64_t)r->source.op_count) % (2 * DSC_ACTIVATIONS);
+        return linear(
+            r, dsc_program_activation(&r->source, fc, kind < DSC_ACTIVATIONS ? (dsc_activation)kind : DSC_GELU_TANH),
+            8);
     }
     case 7:
         return dsc_program_scale(&r->source, x, 0.25 * (double)(1 + program_random_draw(r, 8)));

@@ -125,6 +125,58 @@ static void joined_ops_keep_their_bits(void **state)
     check_joined(true);
 }
 
+/* A product, an activation, and a product that alone reads it. */
+static void make_activated(program_random *r, dsc_activation kind, bool bias)
+{
+    dsc_program *p = &r->source;
+    *r = (program_random) { .seed = 6, .batch = 2 };
+    dsc_program_begin(p, 40, 64, DSC_PROGRAM_NONE);
+    const int16_t fc = dsc_program_linear(
+        p, p->input, &(dsc_program_linear_args) { .name = "fc", .shape = { 0, 200, true }, .bias = bias });
+    const int16_t act = dsc_program_activation(p, fc, kind);
+    dsc_program_end(
+        p, dsc_program_linear(p, act, &(dsc_program_linear_args) { .name = "proj", .shape = { 0, 64, true } }));
+    assert_int_equal(p->status, DSC_OK);
+    program_random_take_params(r);
+    for (int i = 0; i < r->param_count; i++)
+        r->spec[i].trainable = true;
+}
+
+static void check_activated(dsc_activation kind, bool bias)
+{
+    static const program_mode modes[] = { { 0 }, { .rebuild = true }, { .keep = true }, { .recompute = true } };
+    program_random *r = &random_program;
+    make_activated(r, kind, bias);
+    program_reference *reference = reference_of(r);
+    for (size_t i = 0; i < 2 * DSC_COUNT(modes); i++) {
+        program_mode mode = modes[i / 2];
+        mode.dtype = i % 2 == 0 ? DSC_F32 : DSC_BF16;
+        compile(r, true);
+        assert_int_equal(count_ops(DSC_PASS_FORWARD, DSC_OP_ACTIVATION), 1);
+        assert_int_equal(count_ops(DSC_PASS_BACKWARD, DSC_OP_ACTIVATION_BWD), 1);
+        program_result *apart = program_random_run(r, &compiled, reference, mode);
+        compile(r, false);
+        assert_int_equal(count_ops(DSC_PASS_FORWARD, DSC_OP_ACTIVATION), 0);
+        assert_int_equal(count_ops(DSC_PASS_BACKWARD, DSC_OP_ACTIVATION_BWD), 0);
+        program_result *fused = program_random_run(r, &compiled, reference, mode);
+        const bool other_slope = kind == DSC_GELU_TANH && bias; /* rounded once less */
+        if (!other_slope && !program_result_equals(r, apart, fused))
+            fail_msg("activation %d%s, mode %d, %s: other bits", (int)kind, bias ? " with bias" : "", (int)i / 2,
+                     mode.dtype == DSC_F32 ? "fp32" : "bf16");
+        program_result_free(apart);
+        program_result_free(fused);
+    }
+    program_reference_close(reference);
+}
+
+static void fused_activations_keep_their_bits(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < DSC_ACTIVATIONS; kind++)
+        for (int bias = 0; bias < 2; bias++)
+            check_activated((dsc_activation)kind, bias == 1);
+}
+
 /* Where the parameters stand otherwise, layers stay apart: other biases than behind each weight, or some without. */
 static void layers_that_do_not_follow_stay_apart(void **state)
 {
@@ -153,6 +205,26 @@ static void layers_that_do_not_follow_stay_apart(void **state)
         compile(r, false);
         assert_int_equal(count_ops(DSC_PASS_FORWARD, DSC_OP_LINEAR), 3);
     }
+}
+
+/* The text names the activation of an epilogue, and each kind by its own name. */
+static void a_shown_program_names_its_activations(void **state)
+{
+    (void)state;
+    static const char *const names[DSC_ACTIVATIONS] = { "gelu tanh",    "gelu erf", "relu",       "silu",
+                                                        "relu squared", "sigmoid",  "half square" };
+    static char text[8192];
+    program_random *r = &random_program;
+    for (int kind = 0; kind < DSC_ACTIVATIONS; kind++)
+        for (int no_fusion = 0; no_fusion < 2; no_fusion++) {
+            char expected[64];
+            make_activated(r, (dsc_activation)kind, false);
+            compile(r, no_fusion == 1);
+            assert_true(dsc_program_show(&compiled, 2, DSC_BF16, text, sizeof text) < (int)sizeof text);
+            snprintf(expected, sizeof expected, no_fusion == 1 ? "(%s)" : "slope of %s ", names[kind]);
+            if (strstr(text, expected) == NULL)
+                fail_msg("\"%s\" is not in: %s", expected, text);
+        }
 }
 
 /* ---- planted faults ---- */
@@ -310,12 +382,41 @@ static bool forget_the_biases(void)
     return false;
 }
 
+/* An activation in a product's epilogue is another one: half the square. */
+static bool take_another_activation(void)
+{
+    const dsc_op_list *list = &compiled.list[DSC_PASS_FORWARD];
+    for (int16_t i = 0; i < list->count; i++) {
+        dsc_op *op = &compiled.op[list->op[i]];
+        if (op->kind == DSC_OP_LINEAR && op->linear.forward >= DSC_EPILOGUE_BIAS_ACTIVATION) {
+            op->linear.activation = op->linear.activation == DSC_HALF_SQUARE ? DSC_SIGMOID : DSC_HALF_SQUARE;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* And so is the slope in backward's. */
+static bool take_another_slope(void)
+{
+    int16_t count, *list = backward_list(&count);
+    for (int16_t i = 0; i < count; i++) {
+        dsc_op *op = &compiled.op[list[i]];
+        if (op->kind == DSC_OP_LINEAR_DX && op->linear.backward == DSC_EPILOGUE_SLOPE) {
+            op->linear.slope = op->linear.slope == DSC_HALF_SQUARE ? DSC_SIGMOID : DSC_HALF_SQUARE;
+            return true;
+        }
+    }
+    return false;
+}
+
 static void planted_faults_are_caught(void **state)
 {
     (void)state;
     static bool (*const plant[])(
         void) = { forget_a_sum,      read_a_wrong_value, cut_a_lifetime_short, multiply_by_the_wrong_factor,
-                  forget_a_layer,    add_a_term_twice,   forget_the_biases };
+                  forget_a_layer,    add_a_term_twice,   forget_the_biases,    take_another_activation,
+                  take_another_slope };
     int planted[DSC_COUNT(plant)] = { 0 }, caught[DSC_COUNT(plant)] = { 0 };
     program_random *r = &random_program;
     for (int seed = 1; seed <= seeds(); seed++) {
@@ -343,7 +444,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joined_ops_keep_their_bits),
+        cmocka_unit_test(fused_activations_keep_their_bits),
         cmocka_unit_test(layers_that_do_not_follow_stay_apart),
+        cmocka_unit_test(a_shown_program_names_its_activations),
         cmocka_unit_test(planted_faults_are_caught),
     };
     return cmocka_run_group_tests_name("program_fuse", tests, NULL, NULL);
