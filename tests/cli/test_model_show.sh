@@ -22,6 +22,11 @@ report "each value has its store and bytes" has " mlp.c_fc [128,512] compute, 13
 run "$dsc" model show llama-nano --batch 2 --seq 64
 report "layers of one input are one product" has " linear input_layernorm.1 -> self_attn.q_proj.21 of 3 layers 8.389 MFLOP 0.1638 MB" \
     " linear post_attention_layernorm.14 -> mlp.gate_proj.22 of 2 layers 23.07 MFLOP 0.3932 MB"
+run "$dsc" model show qwen2.5-0.5b --batch 1 --seq 64
+report "so they are with biases" has " linear input_layernorm.1 -> self_attn.q_proj.21 + bias of 3 layers 132.1 MFLOP 2.327 MB"
+run "$dsc" model show "$root/tests/golden/hf_opt.json" --batch 2 --dtype fp32
+report "an epilogue names its activation" has " linear final_layer_norm.10 -> activation.13, fc1.12 + bias, relu 0.887 MFLOP 0.1007 MB" \
+    " linear_dx d_out.17, fc1.12 -> fc1.18 * slope of relu 0.887 MFLOP 0.1007 MB"
 for name in hf_neox hf_opt hf_opt_post hf_bert llama_qwen3 hf_windows; do
     run "$dsc" model show "$root/tests/golden/$name.json" --dtype fp32
     report "$name is shown" grep -q '^backward: [0-9]* ops' "$tmp/out"

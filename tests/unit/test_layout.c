@@ -33,6 +33,7 @@ static void late_tensors_lie_behind_the_others(void **state)
     /* Indices of params in the order of memory, by groups, and where each begins. */
     static const int32_t order[] = { 0, 2, 4, 1, 3, 6, 5 };
     static const int64_t offsets[] = { 0, 2048, 3072, 3200, 3328, 0, 1024 };
+    static const int64_t drawn[] = { 0, 2176, 3328, 2048, 3200, 128, 0 }; /* the places without `laid_late` */
     dsc_module module = { .params = params, .param_count = 7 };
     dsc_model model = { .modules = &module, .module_count = 1 };
     dsc_alloc *alloc = NULL;
@@ -47,6 +48,7 @@ static void late_tensors_lie_behind_the_others(void **state)
         assert_string_equal(tensor->spec->name, params[order[i]].name);
         assert_int_equal(tensor->param, order[i]);
         assert_int_equal(tensor->offset, offsets[i]);
+        assert_int_equal(tensor->drawn, drawn[i]);
         assert_int_equal(layout.param[order[i]].tensor, i);
         assert_int_equal(tensor->number, order[i]); /* as if none was laid late */
     }

@@ -74,15 +74,17 @@ static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layou
 {
     const dsc_module *module = &model->modules[group->module];
     int32_t number = group->first_tensor;
+    int64_t drawn = 0;
     for (int32_t p = 0; p < module->param_count; p++) {
         const dsc_param_spec *spec = &module->params[p];
         if (spec->shared_module >= 0 || !same_kind(kind_of(model, group->module, spec, rules), kind))
             continue;
+        const int64_t count = element_count(spec), place = dsc_align_up(drawn, layout->tensor_align);
         number++;
+        drawn = place + count;
         if (spec->laid_late != late)
             continue;
         DSC_ASSERT(layout->tensor_count < layout->param_count);
-        const int64_t count = element_count(spec);
         const int64_t offset = dsc_align_up(end, layout->tensor_align);
         layout->tensor[layout->tensor_count] = (dsc_layout_tensor) { .spec = spec,
                                                                      .module = group->module,
@@ -90,6 +92,7 @@ static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layou
                                                                      .group = layout->group_count,
                                                                      .number = number - 1,
                                                                      .offset = offset,
+                                                                     .drawn = place,
                                                                      .count = count,
                                                                      .update_class = spec->decay ? 0 : 1 };
         layout->param[layout->module_first_param[group->module] + p] =

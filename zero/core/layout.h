@@ -30,6 +30,7 @@ typedef struct dsc_layout_tensor {
     int32_t group;
     int32_t number; /* index if tensors stood in the order of the module's list */
     int64_t offset; /* elements from the start of the group */
+    int64_t drawn;  /* the same if none was laid late: random roundings are drawn by it, whatever lies where */
     int64_t count;  /* elements */
     int32_t update_class; /* which of an update's scalars are its own: 0 with weight decay, 1 without, unless the
                              engine has put it elsewhere */

@@ -19,6 +19,12 @@ void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_coun
     out->stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
 }
 
+/* The number that an element of tensor t draws by is ahead of its place in the group by so much. */
+static int64_t drawn_ahead(const dsc_layout *layout, int32_t t)
+{
+    return layout->tensor[t].drawn - layout->tensor[t].offset;
+}
+
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int64_t first,
                           int64_t end, int32_t t, dsc_update_args *out)
 {
@@ -35,7 +41,7 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, c
                                .state_dtype = zero->o.moment_dtype,
                                .seed = zero->o.seed,
                                .stream = terms->stream,
-                               .first = group->position + first,
+                               .first = group->position + first + drawn_ahead(zero->o.layout, t),
                                .half_dtype = zero->o.compute_dtype,
                                .scalars = terms->scalars[zero->o.layout->tensor[t].update_class] };
     for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++)
@@ -99,8 +105,17 @@ static dsc_status update_padding(const dsc_zero *zero, const dsc_update_terms *t
     return DSC_RUN(tile->stream, SGD, &args, err);
 }
 
-/* Runs of neighbouring tensors of one class are one launch, unless each tensor has a step of its own; padding goes with
- * the tensor before it. */
+/* Whether tensor t may be in a launch with its neighbour `of`: of one class and, for random roundings, in their order.
+ */
+static bool are_alike(const dsc_zero *zero, int32_t of, int32_t t)
+{
+    const dsc_layout *layout = zero->o.layout;
+    return layout->tensor[t].update_class == layout->tensor[of].update_class &&
+           (zero->o.moment_dtype == DSC_F32 || drawn_ahead(layout, t) == drawn_ahead(layout, of));
+}
+
+/* Runs of neighbouring tensors that are alike are one launch, unless each tensor has a step of its own; padding goes
+ * with the tensor before it. */
 dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -118,8 +133,7 @@ dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const 
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
             t++;
         const int32_t of = t;
-        while (t + 1 < last && layout->tensor[t + 1].update_class == layout->tensor[of].update_class &&
-               needs == DSC_NEEDS_NOTHING)
+        while (t + 1 < last && are_alike(zero, of, t + 1) && needs == DSC_NEEDS_NOTHING)
             t++;
         const int64_t next = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
         const bool has_rows = (needs & DSC_NEEDS_ROW_COL_STATS) != 0;
