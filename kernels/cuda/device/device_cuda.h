@@ -79,8 +79,7 @@ typedef struct cuda_stream {
     cuda_host_call *calls; /* [DSC_CUDA_HOST_CALLS] */
     uint64_t call_count;
     struct cuda_sections *sections; /* sections_cuda.cu; NULL: none */
-    bool computes;                  /* a COMPUTE stream */
-    struct cuda_waits *waits;       /* waits_cuda.cu; NULL: none so far */
+    struct cuda_waits *waits;       /* waits_cuda.cu; NULL: not a COMPUTE stream */
 } cuda_stream;
 
 typedef struct cuda_event {
@@ -133,6 +132,7 @@ dsc_status dsc_cuda_stream_check(cuda_stream *stream, cudaError_t error, dsc_err
 void dsc_cuda_wait_begin(dsc_stream *stream);
 void dsc_cuda_wait_end(dsc_stream *stream);
 int64_t dsc_cuda_waited_ns(dsc_stream *stream);
+dsc_status dsc_cuda_waits_open(cuda_stream *stream, dsc_error *err);
 void dsc_cuda_waits_close(cuda_stream *stream);
 
 /* sections_cuda.cu */

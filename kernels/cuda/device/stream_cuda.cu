@@ -36,7 +36,6 @@ static cuda_stream *of(dsc_stream *stream) { return (cuda_stream *)stream; }
 static dsc_status create(cuda_stream *s, dsc_stream_kind kind, dsc_error *err)
 {
     cuda_device *d = s->device;
-    s->computes = kind == DSC_STREAM_COMPUTE;
     int least = 0, greatest = 0;
     DSC_TRY(dsc_cuda_check(d, cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading priorities", err));
     DSC_TRY(dsc_cuda_check(d,
@@ -46,6 +45,7 @@ static dsc_status create(cuda_stream *s, dsc_stream_kind kind, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(d->alloc, DSC_TAG_CONTROL, DSC_CUDA_HOST_CALLS, sizeof *s->calls, &s->calls, err));
     if (kind != DSC_STREAM_COMPUTE)
         return DSC_OK;
+    DSC_TRY(dsc_cuda_waits_open(s, err));
     return dsc_cuda_mem_open(&d->base, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, dsc_cuda_gemm_workspace_bytes(d->gemm),
                              &s->workspace, err);
 }

@@ -11,7 +11,7 @@ typedef struct cuda_waits {
     } wait[WAITS];
     int64_t begun, passed; /* wait n has the events n % WAITS; those from `passed` on have not been read */
     bool open;             /* the last one has a begin and no end yet */
-    bool broken;           /* the events could not be opened: the time stays 0 */
+    bool broken;           /* an event could not be opened: later waits are left out */
     double ms;             /* of the waits that passed */
 } cuda_waits;
 
@@ -29,18 +29,26 @@ void dsc_cuda_waits_close(cuda_stream *stream)
     stream->waits = NULL;
 }
 
-/* At the first wait, so that streams that never wait have no events. */
-static cuda_waits *waits_of(cuda_stream *s)
+dsc_status dsc_cuda_waits_open(cuda_stream *stream, dsc_error *err)
 {
-    if (s->waits != NULL ||
-        dsc_alloc_zeroed(s->device->alloc, DSC_TAG_CONTROL, 1, (int64_t)sizeof *s->waits, &s->waits, NULL) != DSC_OK)
-        return s->waits;
-    for (int i = 0; i < WAITS && !s->waits->broken; i++)
-        s->waits->broken = cudaEventCreate(&s->waits->wait[i].begin) != cudaSuccess ||
-                           cudaEventCreate(&s->waits->wait[i].end) != cudaSuccess;
-    if (s->waits->broken)
+    return dsc_alloc_zeroed(stream->device->alloc, DSC_TAG_CONTROL, 1, (int64_t)sizeof *stream->waits, &stream->waits,
+                            err);
+}
+
+/* Blocking, as nobody spins for it. */
+static bool open_event(cudaEvent_t *event)
+{
+    return *event != NULL || cudaEventCreateWithFlags(event, cudaEventBlockingSync) == cudaSuccess;
+}
+
+/* The events of the next wait. A step opens as many as it has waits, and the next step uses them again. */
+static bool open_wait(cuda_waits *w)
+{
+    const int64_t i = w->begun % WAITS;
+    w->broken = w->broken || !open_event(&w->wait[i].begin) || !open_event(&w->wait[i].end);
+    if (w->broken)
         (void)cudaGetLastError();
-    return s->waits;
+    return !w->broken;
 }
 
 /* Adds the waits that the stream has passed. */
@@ -62,15 +70,13 @@ void dsc_cuda_wait_begin(dsc_stream *stream)
 {
     cuda_stream *s = (cuda_stream *)stream;
     dsc_error err = DSC_ERROR_INIT;
-    if (!s->computes || dsc_cuda_enter(s->device, &err) != DSC_OK || dsc_cuda_section_leave(s, &err) != DSC_OK)
+    cuda_waits *w = s->waits;
+    if (w == NULL || dsc_cuda_enter(s->device, &err) != DSC_OK || dsc_cuda_section_leave(s, &err) != DSC_OK)
         return; /* the work that follows finds the failure */
-    cuda_waits *w = waits_of(s);
-    if (w == NULL || w->broken)
-        return;
     DSC_ASSERT(!w->open);
     if (w->begun - w->passed == WAITS)
         read_passed(w);
-    if (w->begun - w->passed == WAITS)
+    if (w->begun - w->passed == WAITS || !open_wait(w))
         return;
     w->open = cudaEventRecord(w->wait[w->begun % WAITS].begin, s->handle) == cudaSuccess;
     w->begun += w->open;
@@ -91,9 +97,11 @@ int64_t dsc_cuda_waited_ns(dsc_stream *stream)
 {
     cuda_stream *s = (cuda_stream *)stream;
     dsc_error err = DSC_ERROR_INIT;
-    if (s->waits == NULL || s->waits->broken)
+    if (s->waits == NULL)
         return 0;
     if (dsc_cuda_enter(s->device, &err) == DSC_OK)
         read_passed(s->waits);
+    if (s->waits->begun == s->waits->passed)
+        s->waits->begun = s->waits->passed = 0;
     return (int64_t)(s->waits->ms * 1e6);
 }
