@@ -166,7 +166,7 @@ def check_packed(folder):
 tests = [("steps of Mixtral with both tensors", check_steps, ("mixtral", dict(target_modules=[], target_parameters=BOTH))),
          ("steps of GPT-OSS with one, and layers", check_steps,
           ("gpt_oss", dict(target_modules=["q_proj"], target_parameters=[BOTH[0], "router.weight"], use_rslora=True, rank_pattern={"experts.gate_up_proj": 2}))),
-         ("steps of Qwen2 MoE with all linear layers", check_steps, ("qwen2_moe", dict(target_modules="all-linear"))),
+         ("steps of Qwen3 MoE with all linear layers", check_steps, ("qwen3_moe", dict(target_modules="all-linear"))),
          ("names of Mixtral's layers", check_fresh, ("mixtral", dict(target_modules=["w1", "w2", "w3", "q_proj"]))),
          ("one matrix of two in a tensor is refused", check_refused, (dict(target_modules=["w1"]), '"w1" is there without "w3"')),
          ("dropout is refused", check_refused, (dict(target_parameters=BOTH, lora_dropout=0.1), "have no dropout")),
