@@ -47,7 +47,8 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 }
 
 static const dsc_dense_keys keys = {
-    .block = &traits, .vocab = 30522, .positions = { .usual = 512 }, .layers = { { "n_layers", "num_hidden_layers" }, 6 },
+    .block = &traits, .vocab = 30522, .positions = { .usual = 512 },
+    .layers = { { "n_layers", "num_hidden_layers" }, 6 },
     .channels = { { "dim", "hidden_size" }, 768 }, .inner = { { "hidden_dim" }, 3072 },
     .heads = { { "n_heads", "num_attention_heads" }, 12 },
     .eps_usual = 1e-12, .tied = true, .activation = "activation", .activation_usual = DSC_GELU_ERF,

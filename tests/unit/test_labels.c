@@ -384,9 +384,11 @@ static void test_labels_that_are_refused(void **state)
         const char *more, *message;
         struct dsc_label_options asked;
     } cases[] = {
-        { "", "the number of classes is not known", { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
+        { "", "the number of classes is not known",
+          { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
         { "", "needs at least 2 classes", { .wanted = true, .kind = DSC_LABELS_CLASS, .count = 1, .names = NULL } },
-        { ", \"id2label\": [1]", "must be an object", { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
+        { ", \"id2label\": [1]", "must be an object",
+          { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
         { ", \"id2label\": {\"0\": \"a\", \"2\": \"b\"}",
           "no name for class 1",
           { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
