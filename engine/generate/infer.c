@@ -164,7 +164,7 @@ static int64_t lay_out_staging(dsc_infer *infer)
     return end;
 }
 
-/* What the model is opened as. */
+/* Options that the model is opened with. */
 static dsc_model_options options_of(const dsc_infer *infer)
 {
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
