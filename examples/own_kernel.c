@@ -83,11 +83,14 @@ static dsc_status loss_forward(const dsc_module *m, dsc_module_ctx *ctx, dsc_err
 }
 
 static const dsc_param_spec hidden_params[] = {
-    { "hidden.weight", 1, { WIDTH }, DSC_INIT_NORMAL, 1.0f, true, true, DSC_SPLIT_NONE, -1, -1, false, false },
-    { "hidden.bias", 1, { WIDTH }, DSC_INIT_NORMAL, 1.0f, true, false, DSC_SPLIT_NONE, -1, -1, false, false },
+    { .name = "hidden.weight", .dim_count = 1, .dim = { WIDTH }, .init = DSC_INIT_NORMAL, .init_std = 1.0f,
+      .trainable = true, .decay = true, .shared_module = -1, .shared_param = -1 },
+    { .name = "hidden.bias", .dim_count = 1, .dim = { WIDTH }, .init = DSC_INIT_NORMAL, .init_std = 1.0f,
+      .trainable = true, .shared_module = -1, .shared_param = -1 },
 };
 static const dsc_param_spec loss_params[] = {
-    { "out.weight", 1, { WIDTH }, DSC_INIT_NORMAL, 0.1f, true, true, DSC_SPLIT_NONE, -1, -1, false, false },
+    { .name = "out.weight", .dim_count = 1, .dim = { WIDTH }, .init = DSC_INIT_NORMAL, .init_std = 0.1f,
+      .trainable = true, .decay = true, .shared_module = -1, .shared_param = -1 },
 };
 static const dsc_module modules[] = {
     { sizeof(dsc_module), DSC_MODULE_BACKWARD_WITHOUT_PARAMS, "hidden", NULL, 2, hidden_params, hidden_plan,

@@ -166,6 +166,7 @@ static dsc_status check_root(const char *path, const cJSON *root, bool *transpos
             *transposed = strcmp(type->valuestring, "gpt2") == 0; /* its Conv1D becomes a linear layer */
             return DSC_OK;
         }
+    const char *name = cJSON_IsString(type) ? type->valuestring : "";
     if (has_experts(root))
         return DSC_FAIL(
             err, DSC_ERR_UNSUPPORTED, path,
@@ -175,7 +176,7 @@ static dsc_status check_root(const char *path, const cJSON *root, bool *transpos
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
                     "\"model_type\" is \"%.40s\"; weights in 4 bits are written for llama and families like it "
                     "(docs/models.md), gpt2, gpt_neox, opt and bert; export without --nf4",
-                    cJSON_IsString(type) ? type->valuestring : "");
+                    name);
 }
 
 dsc_status dsc_ckpt_nf4_check_config(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,

@@ -65,7 +65,8 @@ $(SIM_C_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(SIM_BACKEND) $(LIB
 # The launcher's verdict on a record that simulated GPUs wrote.
 $(TEST_BIN)/sim/test_flight: $(BUILD)/launcher/coordinator/hang.o
 
-# Users' programs on simulated GPUs; those in no-X/ have no X of their own and look for the machine's.
+# Users' programs on simulated GPUs; those in no-X/ have no X of their own and look for the machine's. X is X.cc and X_*.cc.
+sim_without  = $(foreach x,$(patsubst no-%,%,$(notdir $(1))),$(BUILD)/tests/sim/$(x).o $(BUILD)/tests/sim/$(x)_%.o)
 SIM_DIR      := $(TEST_BIN)/sim
 SIM_PROGRAMS := $(if $(SIM_LEFT_OUT),,$(addprefix $(SIM_DIR)/,bin/train bin/dsc bin/step_worker no-cublaslt/train no-cublaslt/dsc no-nccl/train))
 SIM_TEXTS    := $(if $(SIM_LEFT_OUT),,$(sort $(wildcard tests/sim/test_*.sh)))
@@ -74,7 +75,7 @@ $(filter %/dsc,$(SIM_PROGRAMS)): $(TOOL_OBJ)
 $(filter %/step_worker,$(SIM_PROGRAMS)): $(BUILD)/bench/step_worker.o
 $(SIM_PROGRAMS): $(CUDA_SIM_OBJ) $(SIM_OBJ) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
-	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter-out $(patsubst no-%,$(BUILD)/tests/sim/%.o,$(notdir $(@D))),$(filter %.o,$^)) \
+	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter-out $(call sim_without,$(@D)),$(filter %.o,$^)) \
 	    $(LIB)/libdsc.a $(LDLIBS) -o $@
 
 $(CHECK_SIM_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(SIM_BACKEND) $(LIB)/libdsc.a

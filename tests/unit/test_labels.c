@@ -348,7 +348,7 @@ static void test_labels_of_config_files(void **state)
 /* ImageNet-21k has 21,841 classes; the most that a model may have is what its own saved config.json is read with. */
 static void test_a_config_of_the_most_classes_is_read_again(void **state)
 {
-    const struct dsc_label_options asked = { true, DSC_LABELS_CLASS, DSC_LABELS_MAX, NULL, false };
+    const struct dsc_label_options asked = { .wanted = true, .kind = DSC_LABELS_CLASS, .count = DSC_LABELS_MAX };
     const dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     dsc_model *model = NULL, *again = NULL;
     (void)state;
@@ -366,7 +366,10 @@ static void test_names_that_no_reader_would_accept_are_refused(void **state)
 {
     static char name[DSC_LABELS_MAX][301];
     static const char *list[DSC_LABELS_MAX];
-    const struct dsc_label_options asked = { true, DSC_LABELS_CLASS, DSC_LABELS_MAX, list, false };
+    const struct dsc_label_options asked = { .wanted = true,
+                                             .kind = DSC_LABELS_CLASS,
+                                             .count = DSC_LABELS_MAX,
+                                             .names = list };
     dsc_model *model = NULL;
     (void)state;
     for (int i = 0; i < DSC_LABELS_MAX; i++) {

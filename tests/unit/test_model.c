@@ -192,7 +192,7 @@ static void plans(void **state)
     dsc_module_plan plan;
     dsc_error err = DSC_ERROR_INIT;
     int count = 0;
-    const dsc_plan_sink sink = { count_gemm, &count, check_attention, 0, NULL, false };
+    const dsc_plan_sink sink = { .gemm = count_gemm, .user = &count, .attention = check_attention };
     const dsc_module *block = &model->modules[1];
     assert_int_equal(block->plan(block, 4, DSC_BF16, &sink, &plan, &err), DSC_OK);
     assert_int_equal(count, 112); /* one attention and twelve products */
