@@ -123,7 +123,7 @@ static void refuses_other_descriptions(void **state)
         { "{\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"llama3\", \"factor\": 2}}}",
           "need \"low_freq_factor\"" },
         { "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 1e9}}}", "\"factor\"" },
-        { "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"truncate\": false}}", "\"truncate\" false" },
+        { "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, \"truncate\": false}}", "\"truncate\" false" },
         { "{\"rope_parameters\": []}", "\"rope_parameters\" must be an object" },
         { "{\"rope_local_base_freq\": 0}", "\"rope_local_base_freq\"" },
         { "{\"rope_parameters\": {\"full_attention\": {}}, \"rope_scaling\": {\"factor\": 2}}", "one of the two" },
