@@ -48,9 +48,9 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 
 static const dsc_dense_keys keys = {
     .block = &traits, .vocab = 30522, .positions = { .usual = 512 },
-    .layers = { { "n_layers", "num_hidden_layers" }, 6 },
-    .channels = { { "dim", "hidden_size" }, 768 }, .inner = { { "hidden_dim" }, 3072 },
-    .heads = { { "n_heads", "num_attention_heads" }, 12 },
+    .layers = { .key = { "n_layers", "num_hidden_layers" }, .usual = 6 },
+    .channels = { .key = { "dim", "hidden_size" }, .usual = 768 }, .inner = { .key = { "hidden_dim" }, .usual = 3072 },
+    .heads = { .key = { "n_heads", "num_attention_heads" }, .usual = 12 },
     .eps_usual = 1e-12, .tied = true, .activation = "activation", .activation_usual = DSC_GELU_ERF,
     .dropouts = { "dropout", "attention_dropout" }, .dropout_usual = 0.1, .read_more = read_more
 };

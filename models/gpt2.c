@@ -27,8 +27,9 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 static const dsc_dense_keys keys = {
     .block = &dsc_gpt2_traits, .vocab = 50257,
     .positions = { { "n_ctx", "n_positions", "max_position_embeddings" }, 1024, .null = 1 },
-    .layers = { { "n_layer", "num_hidden_layers" }, 12 }, .channels = { { "n_embd", "hidden_size" }, 768 },
-    .inner = { { "n_inner" }, .null = 1 }, .heads = { { "n_head", "num_attention_heads" }, 12 },
+    .layers = { .key = { "n_layer", "num_hidden_layers" }, .usual = 12 },
+    .channels = { .key = { "n_embd", "hidden_size" }, .usual = 768 },
+    .inner = { { "n_inner" }, .null = 1 }, .heads = { .key = { "n_head", "num_attention_heads" }, .usual = 12 },
     .eps = "layer_norm_epsilon", .eps_usual = 1e-5, .tied = true, .activation = "activation_function",
     .activation_usual = DSC_GELU_TANH, .dropouts = { "resid_pdrop", "embd_pdrop", "attn_pdrop" }, .dropout_usual = 0.1,
     .read_more = read_more

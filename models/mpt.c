@@ -53,9 +53,10 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 }
 
 static const dsc_dense_keys keys = {
-    .block = &traits, .vocab = 50368, .positions = { { "max_seq_len" }, 2048 },
-    .layers = { { "n_layers", "num_hidden_layers" }, 24 }, .channels = { { "d_model", "hidden_size" }, 2048 },
-    .fixed_inner = true, .heads = { { "n_heads", "num_attention_heads" }, 16 },
+    .block = &traits, .vocab = 50368, .positions = { .key = { "max_seq_len" }, .usual = 2048 },
+    .layers = { .key = { "n_layers", "num_hidden_layers" }, .usual = 24 },
+    .channels = { .key = { "d_model", "hidden_size" }, .usual = 2048 },
+    .fixed_inner = true, .heads = { .key = { "n_heads", "num_attention_heads" }, .usual = 16 },
     .eps = "layer_norm_epsilon", .eps_usual = 1e-5, .tied = true, .activation_usual = DSC_GELU_ERF,
     .dropouts = { "resid_pdrop", "emb_pdrop" }, .read_more = read_more
 };

@@ -43,7 +43,8 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 
 static const dsc_dense_keys keys = {
     .block = &traits, .vocab = 50272, .positions = { .usual = 2048 }, .layers = { .usual = 12 },
-    .channels = { .usual = 768 }, .inner = { { "ffn_dim" }, 3072 }, .heads = { .usual = 12 }, .eps_usual = 1e-5,
+    .channels = { .usual = 768 }, .inner = { .key = { "ffn_dim" }, .usual = 3072 }, .heads = { .usual = 12 },
+    .eps_usual = 1e-5,
     .std = "init_std", .tied = true, .activation = "activation_function", .activation_usual = DSC_RELU,
     .read_more = read_more
 };
