@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 9u
+#define DSC_DEVICE_OPS_VERSION 10u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 /* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
 #define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)

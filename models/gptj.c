@@ -36,8 +36,8 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 
 /* Of two names of a size, the one that other models have goes before GPT-J's own. */
 static const dsc_dense_keys keys = {
-    .block = &traits, .vocab = 50400, .positions = { .key = { "n_positions", "max_position_embeddings" },
-    .usual = 2048 },
+    .block = &traits, .vocab = 50400,
+    .positions = { .key = { "n_positions", "max_position_embeddings" }, .usual = 2048 },
     .layers = { .key = { "n_layer", "num_hidden_layers" }, .usual = 28 },
     .channels = { .key = { "n_embd", "hidden_size" }, .usual = 4096 },
     .inner = { { "n_inner" }, .null = 1 }, .heads = { .key = { "n_head", "num_attention_heads" }, .usual = 16 },

@@ -44,42 +44,35 @@ static dsc_status refuse_family(dsc_hf_config *reader, const dsc_lm_family *fami
 
 /* ---- names of classes -------------------------------------------------------------------------------------------- */
 
-/* The name of class i in "id2label"; NULL: it is missing. Files have the classes in order, so the search begins at
- * *next, the member behind the one that was found last. */
-static const char *name_in(const cJSON *id2label, int64_t i, const cJSON **next)
+/* list[count] <- the names in "id2label" by their classes, whatever their order; NULL: a name is missing. */
+static void list_names(const cJSON *id2label, int64_t count, const char **list)
 {
-    char key[32];
-    snprintf(key, sizeof key, "%lld", (long long)i);
-    const cJSON *item = *next;
-    if (item == NULL || strcmp(item->string, key) != 0)
-        item = cJSON_GetObjectItemCaseSensitive(id2label, key);
-    *next = item != NULL ? item->next : NULL;
-    return cJSON_IsString(item) ? item->valuestring : NULL;
+    for (const cJSON *each = id2label->child; each != NULL; each = each->next) {
+        char key[32];
+        const long long i = strtoll(each->string, NULL, 10);
+        snprintf(key, sizeof key, "%lld", i);
+        if (i >= 0 && i < count && strcmp(key, each->string) == 0 && cJSON_IsString(each) && list[i] == NULL)
+            list[i] = each->valuestring;
+    }
 }
 
-static const char *name_of(const struct dsc_label_options *options, const cJSON *id2label, int64_t i, char usual[32],
-                           const cJSON **next)
+static const char *name_of(const struct dsc_label_options *options, const char *const *list, int64_t i, char usual[32])
 {
     snprintf(usual, 32, "LABEL_%lld", (long long)i);
     if (options->names != NULL)
         return options->names[i];
-    return id2label != NULL && options->count == 0 ? name_in(id2label, i, next) : usual;
+    return list != NULL ? list[i] : usual;
 }
 
 static int compare_texts(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* A row names one class, and "label2id" has a name once. */
-static dsc_status refuse_equal_names(dsc_hf_config *reader, dsc_alloc *alloc, const struct dsc_label_options *options,
-                                     const cJSON *id2label, int64_t count)
+static dsc_status refuse_equal_names(dsc_hf_config *reader, dsc_alloc *alloc, const char *const *list, int64_t count)
 {
     const char **sorted = NULL;
-    const cJSON *next = NULL;
     dsc_status status = DSC_OK;
-    if (options->names != NULL || id2label == NULL || options->count != 0)
-        return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *sorted, &sorted, reader->err));
-    for (int64_t i = 0; i < count; i++)
-        sorted[i] = name_in(id2label, i, &next);
+    memcpy((void *)sorted, (const void *)list, (size_t)count * sizeof *sorted);
     qsort((void *)sorted, (size_t)count, sizeof *sorted, compare_texts);
     for (int64_t i = 1; i < count && status == DSC_OK; i++)
         if (strcmp(sorted[i - 1], sorted[i]) == 0)
@@ -90,28 +83,30 @@ static dsc_status refuse_equal_names(dsc_hf_config *reader, dsc_alloc *alloc, co
     return status;
 }
 
-/* Pointers and texts in one block. */
-static dsc_status copy_names(dsc_hf_config *reader, dsc_alloc *alloc, const struct dsc_label_options *options,
-                             const cJSON *id2label, int64_t count, const char *const **out)
+static dsc_status check_names(dsc_hf_config *reader, dsc_alloc *alloc, const char *const *list, int64_t count)
 {
-    char usual[32];
-    const cJSON *next = NULL;
-    int64_t bytes = count * (int64_t)sizeof(char *);
-    for (int64_t i = 0; i < count; i++) {
-        const char *name = name_of(options, id2label, i, usual, &next);
-        if (name == NULL)
+    for (int64_t i = 0; i < count; i++)
+        if (list[i] == NULL)
             return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
                                  "\"id2label\" has no name for class %lld; expected a text for "
                                  "each of 0 to %lld",
                                  (long long)i, (long long)count - 1);
-        bytes += (int64_t)strlen(name) + 1;
-    }
+    return refuse_equal_names(reader, alloc, list, count);
+}
+
+/* Pointers and texts in one block. */
+static dsc_status join_names(dsc_hf_config *reader, dsc_alloc *alloc, const struct dsc_label_options *options,
+                             const char *const *list, int64_t count, const char *const **out)
+{
+    char usual[32];
+    int64_t bytes = count * (int64_t)sizeof(char *);
+    for (int64_t i = 0; i < count; i++)
+        bytes += (int64_t)strlen(name_of(options, list, i, usual)) + 1;
     const char **names = NULL;
-    DSC_TRY(refuse_equal_names(reader, alloc, options, id2label, count));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, bytes, 1, &names, reader->err));
     char *at = (char *)(names + count);
     for (int64_t i = 0; i < count; i++) {
-        const char *name = name_of(options, id2label, i, usual, &next);
+        const char *name = name_of(options, list, i, usual);
         const size_t size = strlen(name) + 1;
         memcpy(at, name, size);
         names[i] = at;
@@ -119,6 +114,21 @@ static dsc_status copy_names(dsc_hf_config *reader, dsc_alloc *alloc, const stru
     }
     *out = names;
     return DSC_OK;
+}
+
+static dsc_status copy_names(dsc_hf_config *reader, dsc_alloc *alloc, const struct dsc_label_options *options,
+                             const cJSON *id2label, int64_t count, const char *const **out)
+{
+    const char **list = NULL;
+    if (options->names != NULL || id2label == NULL || options->count != 0)
+        return join_names(reader, alloc, options, NULL, count, out);
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *list, &list, reader->err));
+    list_names(id2label, count, list);
+    dsc_status status = check_names(reader, alloc, list, count);
+    if (status == DSC_OK)
+        status = join_names(reader, alloc, options, list, count, out);
+    dsc_alloc_free(alloc, (void *)list);
+    return status;
 }
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */

@@ -41,7 +41,9 @@ static bool plan_lies_together(const dsc_module *module, const dsc_linear_layer 
     bool together = true;
     for (int32_t i = 1; i < layer->part_count; i++) {
         const dsc_param_spec *spec = &module->params[first + i * step_of(layer)];
-        together &= spec->trainable == module->params[first].trainable && layer->part[i - 1] * width % align == 0;
+        const dsc_param_spec *other = &module->params[first];
+        together &= spec->trainable == other->trainable && spec->as_stored == other->as_stored &&
+                    layer->part[i - 1] * width % align == 0;
     }
     return together;
 }

@@ -280,7 +280,12 @@ dsc_status dsc_lm_write_adapter_json(dsc_lm *lm, const char *base, dsc_error *er
     dsc_status status = open_targets(lm, &targets, err);
     if (status == DSC_OK) {
         list_targets(lm, &targets);
-        status = write_targets(lm, base, &targets, err);
+        status = lm->lora->parameter_count + targets.parameters > DSC_LORA_PARAMETERS_MAX
+                     ? DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.lora.target_modules",
+                                "%lld layers have names of experts' matrices, so that PEFT needs each of them in "
+                                "target_parameters, and at most %d are read; adapt such layers of all blocks, or fewer",
+                                (long long)(lm->lora->parameter_count + targets.parameters), DSC_LORA_PARAMETERS_MAX)
+                     : write_targets(lm, base, &targets, err);
     }
     dsc_alloc_free(lm->alloc, targets.text);
     dsc_alloc_free(lm->alloc, (void *)targets.module);

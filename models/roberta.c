@@ -71,7 +71,7 @@ static const dsc_dense_keys later_keys = { DSC_BERT_KEYS(30522, read_more) };
 #define ROBERTA_FAMILY(type, keys, prefix)                                                                             \
     DSC_BERT_FAMILY(type, keys), .base = "roberta.", .transform = "lm_head.dense", .final_norm = "lm_head.layer_norm", \
         .head_table = "lm_head.decoder.weight", .head_bias = "lm_head.bias", .aliases = aliases, .beside = beside,     \
-        .class_prefix = (prefix), .classifier = &classifier, .token_classifier = &token_classifier,      \
+        .class_prefix = (prefix), .classifier = &classifier, .token_classifier = &token_classifier,                    \
         .embedder = &embedder
 
 const dsc_lm_family dsc_roberta_family = { ROBERTA_FAMILY("roberta", roberta_keys, "Roberta") };

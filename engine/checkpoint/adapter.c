@@ -86,7 +86,7 @@ static dsc_status find_pattern(const dsc_ckpt_adapter *adapter, int kind, const 
         snprintf(whole, sizeof whole, "(.*\\.)?(%s)$", adapter->pattern[kind][i].name);
         DSC_TRY(dsc_name_regex_match(whole, layer, "adapter.json", &steps, &fits, err));
         if (!fits && dsc_module_is_vit(layer)) {
-            char live[DSC_SAFETENSORS_NAME_BYTES_MAX];
+            char live[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
             dsc_module_vit_in_peft(layer, live, sizeof live);
             DSC_TRY(dsc_name_regex_match(whole, live, "adapter.json", &steps, &fits, err));
         }
@@ -141,8 +141,8 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
     return good
                ? DSC_OK
                : DSC_FAIL(err, DSC_ERR_INPUT, path,
-                          "\"r\", \"lora_alpha\" or a pattern is not a valid number, or \"modules_to_save\" no list of "
-                          "names");
+                          "\"r\", \"lora_alpha\" or a pattern is not a valid number, or \"modules_to_save\", "
+                          "\"target_parameters\" or \"" DSC_CKPT_EXPERTS_KEY "\" no list of at most 64 names");
 }
 
 dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char **text, int64_t *bytes,
@@ -194,15 +194,26 @@ bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name)
     return saves;
 }
 
+/* The name of a module, or a pattern of names, in PEFT. */
+static void name_in_peft(const dsc_ckpt_peft *peft, const char *name, char *out, size_t bytes)
+{
+    const size_t base = peft->base != NULL ? strlen(peft->base) : 0;
+    DSC_ASSERT(bytes > 0);
+    if (peft->vit)
+        dsc_module_vit_in_peft(name, out, bytes);
+    else
+        snprintf(out, bytes, "%s", base > 0 && strncmp(name, peft->base, base) == 0 ? name + base : name);
+}
+
 /* A copy of a list of modules' names with those of PEFT; NULL: out of memory. */
-static cJSON *names_in_peft(const cJSON *list)
+static cJSON *names_in_peft(const dsc_ckpt_peft *peft, const cJSON *list)
 {
     cJSON *const renamed = cJSON_CreateArray();
     bool good = renamed != NULL;
     DSC_ASSERT(cJSON_IsArray(list));
     for (const cJSON *each = list->child; each != NULL && good; each = each->next) {
         char name[2 * DSC_SAFETENSORS_NAME_BYTES_MAX];
-        dsc_module_vit_in_peft(cJSON_IsString(each) ? each->valuestring : "", name, sizeof name);
+        name_in_peft(peft, cJSON_IsString(each) ? each->valuestring : "", name, sizeof name);
         good = cJSON_AddItemToArray(renamed, cJSON_CreateString(name));
     }
     if (!good)
@@ -211,14 +222,14 @@ static cJSON *names_in_peft(const cJSON *list)
 }
 
 /* A copy of an object whose keys are patterns of names; NULL: out of memory. */
-static cJSON *patterns_in_peft(const cJSON *object)
+static cJSON *patterns_in_peft(const dsc_ckpt_peft *peft, const cJSON *object)
 {
     cJSON *const renamed = cJSON_CreateObject();
     bool good = renamed != NULL;
     DSC_ASSERT(cJSON_IsObject(object));
     for (const cJSON *each = object->child; each != NULL && good; each = each->next) {
         char name[2 * DSC_SAFETENSORS_NAME_BYTES_MAX];
-        dsc_module_vit_in_peft(each->string, name, sizeof name);
+        name_in_peft(peft, each->string, name, sizeof name);
         good = cJSON_AddItemToObject(renamed, name, cJSON_Duplicate(each, true));
     }
     if (!good)
@@ -226,29 +237,30 @@ static cJSON *patterns_in_peft(const cJSON *object)
     return good ? renamed : NULL;
 }
 
-static bool rename_modules(cJSON *root)
+static bool rename_modules(const dsc_ckpt_peft *peft, cJSON *root)
 {
     static const char *const keys[] = { "target_modules", "modules_to_save", "rank_pattern", "alpha_pattern" };
     bool good = root != NULL;
     for (size_t i = 0; i < DSC_COUNT(keys) && good; i++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, keys[i]);
-        cJSON *renamed = cJSON_IsArray(list) ? names_in_peft(list) : NULL;
+        cJSON *renamed = cJSON_IsArray(list) ? names_in_peft(peft, list) : NULL;
         if (cJSON_IsObject(list))
-            renamed = patterns_in_peft(list);
+            renamed = patterns_in_peft(peft, list);
         if (cJSON_IsArray(list) || cJSON_IsObject(list))
             good = renamed != NULL && cJSON_ReplaceItemInObjectCaseSensitive(root, keys[i], renamed);
     }
     return good;
 }
 
-dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes, bool vit,
-                                     char **out, dsc_error *err)
+dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
+                                     const dsc_ckpt_peft *peft, char **out, dsc_error *err)
 {
+    const bool renames = peft->vit || peft->base != NULL;
     DSC_ASSERT(*out == NULL);
     cJSON *root = cJSON_ParseWithLength(text, (size_t)bytes);
     cJSON_DeleteItemFromObjectCaseSensitive(root, TABLES_KEY);
     cJSON_DeleteItemFromObjectCaseSensitive(root, DSC_CKPT_EXPERTS_KEY);
-    char *printed = root != NULL && (!vit || rename_modules(root)) ? cJSON_Print(root) : NULL;
+    char *printed = root != NULL && (!renames || rename_modules(peft, root)) ? cJSON_Print(root) : NULL;
     const dsc_status status = printed != NULL
                                   ? dsc_alloc_strdup(alloc, DSC_TAG_IO, printed, out, err)
                                   : DSC_FAIL(err, DSC_ERR_NOMEM, path, "out of host memory: no adapter_config.json");

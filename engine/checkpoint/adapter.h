@@ -51,10 +51,15 @@ DSC_MUST_USE dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *allo
 bool dsc_ckpt_adapter_is(const char *name); /* the name of an adapter's tensor */
 /* Whether a tensor, not an adapter's, is of a module that is trained whole, or a table that is saved all the same. */
 bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name);
-/* *out <- the text of a valid adapter.json without the key that is not PEFT's, and with the names that PEFT has of
- * ViT's modules if `vit`. Owned by the caller. */
+/* How PEFT's names of modules differ from those of a checkpoint's tensors. */
+typedef struct dsc_ckpt_peft {
+    bool vit;         /* ViT's modules have names of their own */
+    const char *base; /* the first component, "bert.", which names of the base model lack; NULL: they are whole */
+} dsc_ckpt_peft;
+/* *out <- the text of a valid adapter.json without the keys that are not PEFT's, and with PEFT's names. Owned by the
+ * caller. */
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
-                                                  bool vit, char **out, dsc_error *err);
+                                                  const dsc_ckpt_peft *peft, char **out, dsc_error *err);
 
 /* A weight and the adapter beside it. */
 typedef struct dsc_ckpt_merge_state {

@@ -124,7 +124,7 @@ static dsc_status plan_packed(export_job *j, const dsc_safetensors_entry *weight
 
 static dsc_status plan_trained(export_job *j, const dsc_safetensors_entry *weights, dsc_error *err)
 {
-    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX], live[DSC_SAFETENSORS_NAME_BYTES_MAX];
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX], live[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
     if (packs(j, weights))
         return plan_packed(j, weights, err);
     export_tensor *t = &j->tensor[j->count++];
@@ -458,13 +458,20 @@ static dsc_status write_adapter_config(const export_job *j, dsc_error *err)
 {
     char *text = NULL;
     DSC_ASSERT(j->adapter_text != NULL);
-    bool vit = false;
-    for (int64_t i = 0; i < dsc_safetensors_count(j->reader.file[DSC_CKPT_MODEL]) && !vit; i++)
-        vit = dsc_module_is_vit(dsc_safetensors_at(j->reader.file[DSC_CKPT_MODEL], i)->name);
-    if (j->adapter.table_count + j->adapter.expert_count == 0 && !vit)
+    char base[DSC_SAFETENSORS_NAME_BYTES_MAX + 1] = "";
+    dsc_ckpt_peft peft = { 0 };
+    for (int64_t i = 0; i < dsc_safetensors_count(j->reader.file[DSC_CKPT_MODEL]); i++) {
+        const char *const name = dsc_safetensors_at(j->reader.file[DSC_CKPT_MODEL], i)->name;
+        const char *const point = j->adapter.of_base ? strchr(name, '.') : NULL;
+        peft.vit |= dsc_module_is_vit(name);
+        if (point != NULL)
+            snprintf(base, sizeof base, "%.*s", (int)(point + 1 - name), name);
+    }
+    peft.base = base[0] != 0 ? base : NULL;
+    if (j->adapter.table_count + j->adapter.expert_count == 0 && !peft.vit && peft.base == NULL)
         return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
     dsc_status status =
-        dsc_ckpt_adapter_for_peft(j->alloc, j->step_dir, j->adapter_text, j->adapter_bytes, vit, &text, err);
+        dsc_ckpt_adapter_for_peft(j->alloc, j->step_dir, j->adapter_text, j->adapter_bytes, &peft, &text, err);
     if (status == DSC_OK)
         status = write_small(j, "adapter_config.json", text, (int64_t)strlen(text), err);
     dsc_alloc_free(j->alloc, text);

@@ -432,7 +432,7 @@ void dsc_launch_shape(dsc_kernel kernel, const void *args, int64_t shape[DSC_LAU
         shape[2] = a->n;
         shape[3] = a->a_transposed | a->b_transposed << 1 | a->accumulate << 2 | (int64_t)a->epilogue << 4 |
                    (int64_t)a->ab_dtype << 8 | (int64_t)a->c_dtype << 12 | (int64_t)a->sums_of << 16 |
-                   (int64_t)a->a_fp8 << 20;
+                   (int64_t)a->a_fp8 << 20 | (int64_t)a->activation << 24;
     } else if (kernel == DSC_KERNEL_ATTENTION_FWD || kernel == DSC_KERNEL_ATTENTION_BWD) {
         shape[0] = (int64_t)dsc_virtual_kernel_s(&ones, kernel, args, &part);
         shape[1] = kernel == DSC_KERNEL_ATTENTION_FWD ? ((const dsc_attention_fwd_args *)args)->head_size

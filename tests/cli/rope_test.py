@@ -150,7 +150,7 @@ REFUSED = (
     ({"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": False}}, "truncate"),
     ({"rope_parameters": [1]}, "must be an object"),
     ({"rope_local_base_freq": "x"}, "rope_local_base_freq"),
-    ({"rope_parameters": {"full_attention": {}}, "rope_scaling": {"type": "linear", "factor": 2}}, "one of the two"),
+    ({"rope_parameters": {"full_attention": {}}, "rope_scaling": {"rope_type": "linear", "factor": 2}}, "one of the two"),
     ({"rope_parameters": {"full_attention": {}}, "original_max_position_embeddings": 7}, "by layers"),
 )
 
