@@ -218,7 +218,7 @@ static void weights_that_4_bits_cannot_hold_are_refused(void **state)
         { DSC_ERR_INPUT, NULL, "has no config.json", 0 },
         { DSC_ERR_UNSUPPORTED, "{}", "\"model_type\" is \"\"", 0 },
         { DSC_ERR_UNSUPPORTED, "{\"model_type\": 1}", "\"model_type\" is \"\"", 0 },
-        { DSC_ERR_UNSUPPORTED, "{\"model_type\": \"gpt2\"}", "\"model_type\" is \"gpt2\"", 0 },
+        { DSC_ERR_UNSUPPORTED, "{\"model_type\": \"mpt\"}", "\"model_type\" is \"mpt\"", 0 },
         { DSC_ERR_UNSUPPORTED, "[\"llama\"]", "\"model_type\" is \"\"", 0 },
         { DSC_ERR_INPUT, "{\"model_type\": \"llama\", \"quantization_config\": {}}", "is there already", 0 },
         { DSC_ERR_INPUT, "{\"model_type\": \"llama\"}", "tensor \"layers.0.x.weight\" has the value", 255 },
