@@ -16,7 +16,7 @@ typedef struct virtual_transport {
     dsc_alloc *alloc;
     int32_t rank, size;
     const dsc_card_rates *rates; /* NULL: over host memory alone */
-    const dsc_virtual_clock *clock; /* of a CPU rank */
+    dsc_virtual_clock *clock;    /* of a CPU rank */
     struct {
         const char *at;
         int64_t bytes;

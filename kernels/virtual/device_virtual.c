@@ -51,10 +51,12 @@ bool dsc_virtual_is(const dsc_device *device)
 
 static bool is_cpu(const virtual_device *d) { return d->base.ops == &dsc_device_virtual_cpu; }
 
-double dsc_virtual_cpu_s(const dsc_virtual_clock *clock, int32_t kind, const int64_t *shape)
+double dsc_virtual_cpu_s(dsc_virtual_clock *clock, int32_t kind, const int64_t *shape)
 {
     bool known;
     const double seconds = dsc_launch_times_get(clock->rates->launches, kind, shape, &known);
+    if (!known && clock->without_time == 0)
+        clock->without_time = kind + 1;
     return (seconds + clock->rates->launch_s) * fmax(1, clock->share);
 }
 
@@ -316,9 +318,10 @@ static void virtual_wait_end(dsc_stream *stream)
         wait_or_record((virtual_stream *)stream, NULL, DSC_VIRTUAL_WAIT_END);
 }
 
+/* A card's file may have times whose sum an int64_t does not hold. */
 static int64_t virtual_waited_ns(dsc_stream *stream)
 {
-    return (int64_t)(((virtual_stream *)stream)->device->clock->exposed_s * 1e9);
+    return (int64_t)fmin(((virtual_stream *)stream)->device->clock->exposed_s * 1e9, 0x1p62);
 }
 
 /* A caller that polls would poll for ever, because only waits move the clock. */

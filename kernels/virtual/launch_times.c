@@ -121,6 +121,13 @@ void dsc_launch_times_settle(dsc_launch_times *times)
 
 /* ---- reading ---- */
 
+const char *dsc_launch_kind_text(int32_t kind)
+{
+    static const char *const texts[] = { "COPY", "ZERO", "PULL" };
+    DSC_ASSERT(kind >= 0 && kind < DSC_LAUNCH_KINDS);
+    return kind >= DSC_KERNEL_COUNT ? texts[kind - DSC_KERNEL_COUNT] : dsc_kernel_text((dsc_kernel)kind);
+}
+
 /* How far the amounts of work are apart, as a factor; products of other operands are further away than any. */
 static double distance(const dsc_launch_time *row, const int64_t shape[DSC_LAUNCH_SHAPE])
 {
@@ -138,6 +145,7 @@ double dsc_launch_times_get(const dsc_launch_times *times, int32_t kind, const i
     for (int32_t i = 0; i < times->count; i++)
         if (times->row[i].kind == kind && (best == NULL || distance(&times->row[i], shape) < distance(best, shape)))
             best = &times->row[i];
-    *known = best != NULL;
-    return best == NULL ? 0 : best->seconds * (double)dsc_max_i64(1, shape[0]) / (double)dsc_max_i64(1, best->shape[0]);
+    const double factor = best == NULL ? 0 : (double)dsc_max_i64(1, shape[0]) / (double)dsc_max_i64(1, best->shape[0]);
+    *known = best != NULL && factor <= DSC_LAUNCH_FACTOR;
+    return best == NULL ? 0 : best->seconds * fmin(factor, DSC_LAUNCH_FACTOR);
 }

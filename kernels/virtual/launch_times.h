@@ -22,6 +22,8 @@ enum {
     DSC_LAUNCH_TIMES = 4096  /* shapes */
 };
 
+#define DSC_LAUNCH_FACTOR 1e6
+
 /* Shape 0 is the amount of work: operations of a product, bytes of other kernels. The others tell products apart. */
 typedef struct dsc_launch_time {
     int32_t kind; /* dsc_kernel, or DSC_LAUNCH_COPY and what follows */
@@ -51,9 +53,11 @@ void dsc_launch_times_add(dsc_launch_times *times, int32_t kind, const int64_t s
 /* The medians, after the last measured launch. */
 void dsc_launch_times_settle(dsc_launch_times *times);
 /* Seconds of that work. A shape that was not measured: by the nearest amount of work of the same kind and, for
- * products, of the same operands, in proportion. A kind that was not measured: 0 and *known = false. */
+ * products, of the same operands, in proportion. More than DSC_LAUNCH_FACTOR times as much: the seconds of so much, and
+ * *known = false. A kind that was not measured: 0 and *known = false. */
 double dsc_launch_times_get(const dsc_launch_times *times, int32_t kind, const int64_t shape[DSC_LAUNCH_SHAPE],
                             bool *known);
+const char *dsc_launch_kind_text(int32_t kind); /* "GEMM", "COPY" */
 /* costs.c */
 void dsc_launch_shape(dsc_kernel kernel, const void *args, int64_t shape[DSC_LAUNCH_SHAPE]);
 

@@ -107,6 +107,7 @@ typedef struct dsc_virtual_clock {
     int32_t gap_count;
     double busy_s[DSC_VIRTUAL_PART_COUNT];
     int64_t kernels;
+    int32_t without_time; /* 1 + the first kind that a CPU launched and its times lack; 0: none */
 } dsc_virtual_clock;
 
 /* Moves the clocks of one rank: its own, that of the item's stream and that of its event (NULL where it has none). */
@@ -121,8 +122,9 @@ extern const dsc_device_ops dsc_device_virtual_cpu;
 void dsc_virtual_exchange(dsc_stream *stream, int32_t ranks, double seconds);
 bool dsc_virtual_is(const dsc_device *device);
 dsc_virtual_clock *dsc_virtual_clock_of(dsc_device *device);
-/* Seconds of a CPU's work of one launch by its clock's times, with the engine's part and the share. */
-double dsc_virtual_cpu_s(const dsc_virtual_clock *clock, int32_t kind, const int64_t *shape);
+/* Seconds of a CPU's work of one launch by its clock's times, with the engine's part and the share. A kind that the
+ * times do not have is kept in the clock. */
+double dsc_virtual_cpu_s(dsc_virtual_clock *clock, int32_t kind, const int64_t *shape);
 
 /* costs.c: seconds of one launch on the card, and the part that it belongs to. */
 double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args, dsc_virtual_part *part);

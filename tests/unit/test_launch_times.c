@@ -96,6 +96,18 @@ static void other_shapes_follow_the_nearest(void **state)
     assert_false(found);
 }
 
+/* A time is not carried over to work of quite another size. */
+static void far_shapes_have_no_time(void **state)
+{
+    const dsc_launch_times times = known();
+    const int64_t near_shape[DSC_LAUNCH_SHAPE] = { 1000000 }, far_shape[DSC_LAUNCH_SHAPE] = { INT64_MAX };
+    bool found = false;
+    near(dsc_launch_times_get(&times, DSC_LAUNCH_COPY, near_shape, &found), 10000);
+    assert_true(found);
+    near(dsc_launch_times_get(&times, DSC_LAUNCH_COPY, far_shape, &found), DSC_LAUNCH_FACTOR);
+    assert_false(found);
+}
+
 /* ---- a virtual rank ---- */
 
 typedef struct rank {
@@ -173,13 +185,36 @@ static void streams_share_the_core(void **state)
     close_rank(&r);
 }
 
+/* The first kind without a time is kept, because its work counts as none. */
+static void a_kind_without_a_time_is_kept(void **state)
+{
+    rank r;
+    open_rank(&r, 1);
+    copy(&r, r.compute);
+    assert_int_equal(r.clock.without_time, 0);
+    assert_int_equal(dsc_fill_zero(r.compute, r.memory, 100, NULL), DSC_OK);
+    copy(&r, r.compute);
+    assert_int_equal(r.clock.without_time, 1 + DSC_LAUNCH_ZERO);
+    assert_string_equal(dsc_launch_kind_text(r.clock.without_time - 1), "ZERO");
+    close_rank(&r);
+}
+
+static void an_endless_wait_is_a_number(void **state)
+{
+    rank r;
+    open_rank(&r, 1);
+    r.clock.exposed_s = 1e30;
+    assert_true(dsc_waited_ns(r.compute) == INT64_C(1) << 62);
+    close_rank(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(launches_are_measured_by_shape),
-        cmocka_unit_test(other_shapes_follow_the_nearest),
-        cmocka_unit_test(the_thread_does_the_work),
-        cmocka_unit_test(streams_share_the_core),
+        cmocka_unit_test(launches_are_measured_by_shape), cmocka_unit_test(other_shapes_follow_the_nearest),
+        cmocka_unit_test(the_thread_does_the_work),       cmocka_unit_test(streams_share_the_core),
+        cmocka_unit_test(far_shapes_have_no_time),        cmocka_unit_test(a_kind_without_a_time_is_kept),
+        cmocka_unit_test(an_endless_wait_is_a_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

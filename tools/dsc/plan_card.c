@@ -13,6 +13,7 @@
 #include "base/io.h"
 #include "base/strings.h"
 #include "engine/planned.h"
+#include "kernels/virtual/launch_times.h"
 #include "tools/dsc/gpu_cards.h"
 #include "tools/dsc/tool.h"
 
@@ -199,6 +200,11 @@ static dsc_status run_steps(dsc_engine *engine, const dsc_engine_planned *planne
                             (long long)trace->capacity);
     }
     clock->trace = NULL; /* a step ends before the engine closes */
+    if (clock->without_time > 0)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "--cpu",
+                        "the card has no time for launches of %s; measure again by dsc simulate --measure FILE with "
+                        "this config",
+                        dsc_launch_kind_text(clock->without_time - 1));
     out->streams = clock->streams;
     out->events = clock->events;
     out->step_s = clock->host_s - before.host_s;
