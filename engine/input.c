@@ -417,17 +417,18 @@ static dsc_status open_list(dsc_engine *engine, const dsc_config_paths *names, b
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_ext_config *own = &engine->config.own;
+    const bool reads = !engine->plan_only && engine->times_of_launches == NULL; /* a measured rank is given batches */
     engine->input.source = options->data;
     DSC_TRY(dsc_engine_find_tokenizer(engine, err));
     DSC_TRY(dsc_engine_check_outputs(engine, engine->input.tokenizer, err));
     DSC_TRY(check_section(engine, err));
     if (engine->input.source.fill == NULL && own->data.count == 0 && options->default_data_count > 0)
         DSC_TRY(take_default(engine, options, err));
-    if (engine->input.source.fill == NULL && own->data.count > 0 && !engine->plan_only)
+    if (engine->input.source.fill == NULL && own->data.count > 0 && reads)
         DSC_TRY(open_list(engine, &own->data, true, &engine->input.source, err));
     engine->input.masks =
         engine->input.pictures == NULL && (engine->input.data == NULL || dsc_data_masks_targets(engine->input.data));
-    if (own->eval_data.count > 0 && !engine->plan_only)
+    if (own->eval_data.count > 0 && reads)
         DSC_TRY(open_list(engine, &own->eval_data, false, &engine->input.eval_source, err));
     engine->input.samples_per_epoch = engine->input.source.sample_count;
     return DSC_OK;

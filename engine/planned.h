@@ -25,7 +25,7 @@ typedef struct dsc_engine_planned {
 } dsc_engine_planned;
 
 /* A real rank whose launches are timed (kernels/virtual/launch_times.h). `times` is borrowed until the engine closes.
- */
+ * Batches are the caller's: the config's data are not opened. */
 struct dsc_launch_times;
 DSC_MUST_USE dsc_status dsc_engine_open_timed(dsc_engine **out, const dsc_engine_options *options,
                                               struct dsc_launch_times *times, dsc_error *err);
