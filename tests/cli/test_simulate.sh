@@ -7,8 +7,7 @@ export CUDA_VISIBLE_DEVICES=-1
 simulate() { code=0; timeout 120 "$dsc" simulate "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
 refused() { [ $code -eq 2 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -qF -- "$1" "$tmp/err"; }
 # value RANKS NAME: of the JSON table
-value() { python3 -c 'import json, sys
-print(next(r for r in json.load(open(sys.argv[1]))["rows"] if r["ranks"] == int(sys.argv[2]))[sys.argv[3]])' "$tmp/out" "$1" "$2"; }
+value() { awk -v ranks="$1" -v name="\"$2\":" '{ sub(/,$/, "", $2) } $1 == "\"ranks\":" { here = $2 == ranks } here && $1 == name { print $2; exit }' "$tmp/out"; }
 holds() { awk "BEGIN { exit !($1) }"; }
 
 echo '{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 16, "bf16": {"enabled": true},
@@ -71,6 +70,47 @@ simulate --config "$tmp/n.json"
 report "neither a card nor a CPU" refused 'give a card by --gpu, or a CPU by --cpu'
 simulate --measure "$tmp/x.json" --gpu H200 --config "$tmp/n.json"
 report "a card to measure" refused 'measures this CPU; leave out --gpu and --cpu'
+# ---- what a card must not be, and files that stay ----
+simulate --cpu "$tmp/cpu.json" --config "$tmp/n.json" --ranks 1 -o "$tmp/cpu.json"
+report "a table in place of the CPU's card" refused 'which would be lost'
+simulate --cpu "$tmp/cpu.json" --config "$tmp/n.json" --ranks 1 --svg "$tmp/cpu.json"
+report "a picture in place of the CPU's card" refused 'which would be lost'
+for flag in "-o $tmp/x" "--svg $tmp/x" --json "--ranks 2"; do
+    simulate --measure "$tmp/x.json" --config "$tmp/n.json" $flag
+    report "--measure with ${flag%% *}" refused 'simulates nothing; leave out -o, --svg, --json and --ranks'
+done
+# A classifier of one layer, in a run with logs and data, started as one of two ranks.
+mkdir "$tmp/classes" "$tmp/logs"
+echo '{"architectures": ["GPT2ForSequenceClassification"], "model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, "pad_token_id": 0, "id2label": {"0": "no", "1": "yes"}}' >"$tmp/classes/config.json"
+cp "$tmp/classes/config.json" "$tmp/kept"
+echo '{"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW"},
+    "tensorboard": {"enabled": true, "output_path": "'"$tmp/logs"'"}, "csv_monitor": {"enabled": true, "output_path": "'"$tmp/logs"'"},
+    "dsc": {"model": "'"$tmp/classes"'", "seq_length": 16, "data": "'"$tmp/missing.bin"'", "trace": "'"$tmp/logs/trace"'"}}' >"$tmp/k.json"
+simulate --measure "$tmp/classes/config.json" --config "$tmp/k.json"
+report "a card in place of the model's config" refused 'which would be lost'
+report "the model's config stays" cmp -s "$tmp/kept" "$tmp/classes/config.json"
+RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 simulate --measure "$tmp/small.json" --config "$tmp/k.json"
+report "a classifier is measured, without its data, as one rank alone" grep -q 'shapes of launches measured' "$tmp/out"
+report "and writes none of the run's logs" [ -z "$(ls -A "$tmp/logs")" ]
+# card FROM PYTHON: bad.json is the card after the statement on c
+card() { python3 -c 'import json, sys
+c = json.load(open(sys.argv[1])); exec(sys.argv[2]); json.dump(c, open(sys.argv[3], "w"))' "$1" "$2" "$tmp/bad.json"; }
+card "$tmp/cpu.json" 'c["launches"] = []'
+simulate --cpu "$tmp/bad.json" --config "$tmp/n.json" --ranks 1
+report "a card without launches" refused 'no launches; measure again'
+card "$tmp/cpu.json" 'c["launches"] = [r for r in c["launches"] if r["kind"] != "GEMM"]'
+simulate --cpu "$tmp/bad.json" --config "$tmp/n.json" --ranks 1
+report "a card without a kernel that is launched" grep -q 'no time for launches of GEMM; measure again' "$tmp/out"
+report "and no row has a time" [ $code -eq 2 ]
+card "$tmp/cpu.json" 'c["engine_s"] = c["exchange_s"] = 0; [r.update(seconds=0) for r in c["launches"]]'
+simulate --cpu "$tmp/bad.json" --config "$tmp/n.json" --ranks 1,2
+report "a card whose times are 0" sh -c "[ $code -eq 2 ] && grep -q 'a step of 0 s; measure again' '$tmp/out'"
+card "$tmp/cpu.json" '[r.update(seconds=1e5) for r in c["launches"]]'
+simulate --cpu "$tmp/bad.json" --config "$tmp/n.json" --ranks 1,1024
+report "a card whose times are absurd" [ $code -le 2 ]
+card "$tmp/cpu.json" 'c["launches"].insert(0, dict(c["launches"][0], kind="OTHER")); c["launches"][2]["shape"] = [1]'
+simulate --cpu "$tmp/bad.json" --config "$tmp/n.json" --ranks 1
+report "a launch is named by its place in the file" refused 'launch 2 has no kind'
 for bad in '{}' '{"kind":"cpu","cores":0,"peak_flops":1,"engine_s":0,"exchange_s":0,"launches":[]}' \
     '{"kind":"cpu","cores":2,"peak_flops":1,"engine_s":0,"exchange_s":0,"launches":[{"kind":"ADD","shape":[1,0,0],"seconds":1}]}' \
     '{"kind":"cpu","cores":2,"peak_flops":1,"engine_s":0,"exchange_s":0,"launches":[{"kind":"ADD","shape":[-1,0,0,0],"seconds":1}]}' \

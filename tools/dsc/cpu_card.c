@@ -215,10 +215,7 @@ static dsc_status measure_memory(dsc_stream *stream, char *memory, dsc_launch_ti
 static dsc_status measure_exchange(double *seconds, dsc_error *err)
 {
     char command[192], line[512];
-    snprintf(command, sizeof command,
-             "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_SIZE LOCAL_WORLD_SIZE; /proc/%d/exe comm bench --ranks 2 --kib 4 "
-             "--rounds 101 --json",
-             (int)getpid());
+    snprintf(command, sizeof command, "/proc/%d/exe comm bench --ranks 2 --kib 4 --rounds 101 --json", (int)getpid());
     fflush(stdout);
     FILE *bench = popen(command, "r");
     *seconds = 0;
@@ -232,18 +229,27 @@ static dsc_status measure_exchange(double *seconds, dsc_error *err)
     return DSC_FAIL(err, DSC_ERR_STATE, "dsc simulate", "two ranks could not exchange data; try dsc comm bench");
 }
 
+/* Values that batch tensor i may have: targets of a model with labels are classes. */
+static uint32_t value_count(const dsc_model *model, int32_t i)
+{
+    if (i != 1 || model->labels.kind == DSC_LABELS_NONE)
+        return (uint32_t)model->vocab_size;
+    return model->labels.kind == DSC_LABELS_CLASS ? (uint32_t)dsc_max_i64(1, model->labels.count) : 1;
+}
+
 /* Tokens as varied as a text's: a step looks for equal ones. */
 static void fill_tokens(const dsc_engine_planned *planned, void *const *batch)
 {
     uint32_t state = 12345;
     for (int32_t i = 0; planned->model->vocab_size > 0 && i < planned->model->batch_count && i < 2; i++) {
         const dsc_batch_spec *spec = &planned->model->batch[i];
+        const uint32_t values = value_count(planned->model, i);
         int64_t count = planned->config->train_micro_batch_size_per_gpu;
         for (int32_t d = 0; d < spec->dim_count; d++)
             count *= spec->dim[d];
         for (int64_t k = 0; spec->dtype == DSC_I32 && strcmp(spec->name, DSC_BATCH_PREDICTED) != 0 && k < count; k++) {
             state = state * 1664525u + 1013904223u;
-            ((int32_t *)batch[i])[k] = (int32_t)((state >> 8) % (uint32_t)planned->model->vocab_size);
+            ((int32_t *)batch[i])[k] = (int32_t)((state >> 8) % values);
         }
     }
 }
@@ -299,12 +305,6 @@ dsc_status cpu_card_measure(const dsc_engine_options *options, dsc_launch_times 
 
 /* ---- the file ---- */
 
-static const char *kind_text(int32_t kind)
-{
-    static const char *const texts[] = { "COPY", "ZERO", "PULL" };
-    return kind >= DSC_KERNEL_COUNT ? texts[kind - DSC_KERNEL_COUNT] : dsc_kernel_text((dsc_kernel)kind);
-}
-
 static bool add_launch(cJSON *list, const dsc_launch_time *row)
 {
     double shape[DSC_LAUNCH_SHAPE];
@@ -312,7 +312,7 @@ static bool add_launch(cJSON *list, const dsc_launch_time *row)
         shape[i] = (double)row->shape[i];
     cJSON *item = cJSON_CreateObject();
     return item != NULL && cJSON_AddItemToArray(list, item) &&
-           cJSON_AddStringToObject(item, "kind", kind_text(row->kind)) != NULL &&
+           cJSON_AddStringToObject(item, "kind", dsc_launch_kind_text(row->kind)) != NULL &&
            cJSON_AddItemToObject(item, "shape", cJSON_CreateDoubleArray(shape, DSC_LAUNCH_SHAPE)) &&
            cJSON_AddNumberToObject(item, "seconds", row->seconds) != NULL &&
            cJSON_AddNumberToObject(item, "count", (double)row->count) != NULL;
@@ -350,13 +350,13 @@ static bool number(const cJSON *object, const char *name, double low, double hig
 static int32_t kind_of(const char *text)
 {
     for (int32_t kind = 0; kind < DSC_LAUNCH_KINDS; kind++)
-        if (strcmp(kind_text(kind), text) == 0)
+        if (strcmp(dsc_launch_kind_text(kind), text) == 0)
             return kind;
     return -1;
 }
 
-/* Kernels of another version are left out: they are not launched here. */
-static dsc_status read_launch(const char *path, const cJSON *item, dsc_launch_times *times, dsc_error *err)
+/* Kernels of another version are left out: they are not launched here. `index`: in the file. */
+static dsc_status read_launch(const char *path, const cJSON *item, int index, dsc_launch_times *times, dsc_error *err)
 {
     const cJSON *kind = cJSON_GetObjectItemCaseSensitive(item, "kind");
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape");
@@ -371,8 +371,8 @@ static dsc_status read_launch(const char *path, const cJSON *item, dsc_launch_ti
     if (!good)
         return DSC_FAIL(
             err, DSC_ERR_INPUT, path,
-            "launch %d has no kind, shape of %d numbers and seconds; measure again by dsc simulate --measure",
-            (int)times->count, DSC_LAUNCH_SHAPE);
+            "launch %d has no kind, shape of %d numbers and seconds; measure again by dsc simulate --measure", index,
+            DSC_LAUNCH_SHAPE);
     row.kind = kind_of(kind->valuestring);
     if (row.kind >= 0)
         times->row[times->count++] = row;
@@ -384,6 +384,7 @@ static dsc_status read_root(const char *path, const cJSON *root, dsc_launch_time
 {
     const cJSON *kind = cJSON_GetObjectItemCaseSensitive(root, "kind");
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "launches"), *item;
+    int index = 0;
     if (!cJSON_IsString(kind) || strcmp(kind->valuestring, "cpu") != 0 || !cJSON_IsArray(list) ||
         !number(root, "cores", 1, 65536, &card->rates.cores) ||
         !number(root, "peak_flops", 1, 1e18, &card->peak_flops) ||
@@ -391,10 +392,12 @@ static dsc_status read_root(const char *path, const cJSON *root, dsc_launch_time
         !number(root, "exchange_s", 0, 1, &card->rates.peer_s))
         return DSC_FAIL(err, DSC_ERR_INPUT, path,
                         "not the card of a CPU, which dsc simulate --measure FILE writes with the config to simulate");
+    if (cJSON_GetArraySize(list) == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "no launches; measure again by dsc simulate --measure");
     if (cJSON_GetArraySize(list) > DSC_LAUNCH_TIMES)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "%d launches; expected at most %d", cJSON_GetArraySize(list),
                         DSC_LAUNCH_TIMES);
-    cJSON_ArrayForEach(item, list) DSC_TRY(read_launch(path, item, times, err));
+    cJSON_ArrayForEach(item, list) DSC_TRY(read_launch(path, item, index++, times, err));
     return DSC_OK;
 }
 

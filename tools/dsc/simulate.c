@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/formats/json.h"
+#include "base/hosts/rank_names.h"
 #include "base/io.h"
 #include "base/rng.h"
 #include "engine/planned.h"
@@ -37,7 +38,8 @@ typedef struct simulated_row {
 
 typedef struct simulation {
     const char *config, *model, *card_name, *cpu, *measure, *out, *svg;
-    bool strong, json;
+    bool strong, json, ranks_given;
+    char model_file[8192]; /* config.json of the model's folder; of a built-in model a file that is not there */
     int64_t steps, seed, slow_ranks;
     double slow_factor, noise_percent, fail_hours, save_s, restart_s, save_every_s;
     dsc_alloc *alloc;
@@ -54,7 +56,7 @@ typedef struct simulation {
 typedef struct simulated_options {
     dsc_engine_options options;
     char model[8192], number[3][24];
-    dsc_override overrides[6];
+    dsc_override overrides[24];
 } simulated_options;
 
 /* Without a batch the config's own counts. */
@@ -95,6 +97,9 @@ static dsc_status read_batch(simulation *s, dsc_error *err)
     DSC_TRY(fill_options(s, &s->row[0], &o, err));
     DSC_TRY(dsc_engine_open(&engine, &o.options, err));
     dsc_engine_planned_get(engine, &planned);
+    if (snprintf(s->model_file, sizeof s->model_file, "%s/config.json", planned.config->own.model) >=
+        (int)sizeof s->model_file)
+        s->model_file[0] = 0; /* no folder has so long a name */
     s->batch = (scaling_batch) { planned.config->train_micro_batch_size_per_gpu,
                                  planned.config->gradient_accumulation_steps, planned.config->train_batch_size };
     dsc_engine_close(&engine);
@@ -161,6 +166,11 @@ static dsc_status simulate_row(simulation *s, simulated_row *row, dsc_error *err
     dsc_status status = plan_card_predict(&s->card, &o.options, &s->trace, &row->one, &own);
     if (status == DSC_OK)
         status = replay_row(s, row, &own);
+    if (status == DSC_OK && !(row->replay.step_s > 0 && isfinite(row->replay.step_s)))
+        status = DSC_FAIL(&own, DSC_ERR_INPUT, s->config,
+                          "the card's times give a step of %g s; measure again by "
+                          "dsc simulate --measure with this config",
+                          row->replay.step_s);
     if (status == DSC_ERR_NOFIT || status == DSC_ERR_INPUT || status == DSC_ERR_UNSUPPORTED) {
         snprintf(row->why, sizeof row->why, "%.250s", own.message);
         return DSC_OK;
@@ -330,6 +340,7 @@ static dsc_status set_ranks(void *out, const dsc_flag *flag, const char *text, d
     simulation *s = out;
     scaling_ranks ranks;
     DSC_TRY(scaling_read_ranks(flag->name, text, RANKS_MOST, "8,64,512", &ranks, err));
+    s->ranks_given = true;
     s->row_count = ranks.count;
     for (int i = 0; i < ranks.count; i++)
         s->row[i].ranks = ranks.value[i];
@@ -409,15 +420,58 @@ static dsc_status open_launches(simulation *s, dsc_error *err)
                             err);
 }
 
+/* Measured steps write none of a run's logs and profiles. */
+static void leave_out_logs(simulated_options *o)
+{
+    static const dsc_override none[] = {
+        { "dsc.trace", "\"\"", "--measure" },
+        { "dsc.prometheus_port", "0", "--measure" },
+        { "dsc.mlflow.tracking_uri", "\"\"", "--measure" },
+        { "tensorboard.enabled", "false", "--measure" },
+        { "csv_monitor.enabled", "false", "--measure" },
+        { "wandb.enabled", "false", "--measure" },
+        { "comet.enabled", "false", "--measure" },
+        { "flops_profiler.enabled", "false", "--measure" },
+        { "comms_logger.enabled", "false", "--measure" },
+    };
+    DSC_ASSERT(o->options.override_count + (int32_t)DSC_COUNT(none) <= (int32_t)DSC_COUNT(o->overrides));
+    for (size_t i = 0; i < DSC_COUNT(none); i++)
+        o->overrides[o->options.override_count++] = none[i];
+}
+
+/* The measured engine is one rank, also where a launcher has started this program as one of several. */
+static void leave_world(void)
+{
+    for (int f = 0; f < DSC_RANK_FAMILIES; f++) {
+        const dsc_rank_names *n = &dsc_rank_family_names[f];
+        const char *const names[] = { n->rank, n->size,       n->local_rank, n->local_size,      n->local_size_alias,
+                                      n->node, n->node_count, n->node_alias, n->node_count_alias };
+        for (size_t i = 0; i < DSC_COUNT(names); i++)
+            if (names[i] != NULL)
+                unsetenv(names[i]);
+    }
+}
+
+static dsc_status refuse_inputs(const simulation *s, const char *out, dsc_error *err)
+{
+    const char *const inputs[] = { s->config, s->cpu, s->model_file };
+    return out == NULL ? DSC_OK : dsc_io_refuse_input(out, inputs, DSC_COUNT(inputs), err);
+}
+
 static dsc_status measure(simulation *s, dsc_error *err)
 {
     const simulated_row one = { .ranks = 1 };
     simulated_options o;
     if (s->card_name != NULL || s->cpu != NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--measure", "measures this CPU; leave out --gpu and --cpu");
-    DSC_TRY(dsc_io_refuse_input(s->measure, &s->config, 1, err));
+    if (s->out != NULL || s->svg != NULL || s->json || s->ranks_given)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--measure", "simulates nothing; leave out -o, --svg, --json and --ranks");
+    leave_world();
+    DSC_TRY(read_batch(s, err));
+    DSC_TRY(refuse_inputs(s, s->measure, err));
     DSC_TRY(open_launches(s, err));
     DSC_TRY(fill_options(s, &one, &o, err));
+    leave_out_logs(&o);
     o.options.flags = 0;
     o.options.plan_world_size = 0;
     DSC_TRY(cpu_card_measure(&o.options, &s->launches, &s->card, err));
@@ -440,10 +494,6 @@ static dsc_status read_card(simulation *s, dsc_error *err)
 
 static dsc_status run(simulation *s, dsc_error *err)
 {
-    const char *const outputs[] = { s->out, s->svg };
-    for (size_t i = 0; i < DSC_COUNT(outputs); i++)
-        if (outputs[i] != NULL)
-            DSC_TRY(dsc_io_refuse_input(outputs[i], &s->config, 1, err));
     if (s->out != NULL && s->svg != NULL && strcmp(s->out, s->svg) == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--svg", "the picture has the table's file; give it another name");
     if (s->measure != NULL)
@@ -452,6 +502,8 @@ static dsc_status run(simulation *s, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, ITEMS_MAX, sizeof *s->trace.item, &s->trace.item, err));
     s->trace.capacity = ITEMS_MAX;
     DSC_TRY(read_batch(s, err));
+    DSC_TRY(refuse_inputs(s, s->out, err));
+    DSC_TRY(refuse_inputs(s, s->svg, err));
     for (int i = 0; i < s->row_count; i++) {
         simulated_row *row = &s->row[i];
         (void)scaling_share_batch(&s->batch, s->strong, row->ranks, &row->micro_batch, &row->accumulation, row->why,
