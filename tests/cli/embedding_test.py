@@ -382,7 +382,7 @@ def refused_rows():
         "a missing score": ({"loss": "cosine"}, [pair, good], 'line 2: "score" is missing'),
         "a score that is no number": ({"loss": "cosine"}, [pair, '{"sentence1": "bad", "sentence2": "bad", "score": "high"}'],
                                       'line 2: "score" is not a score'),
-        "a score that fp32 does not hold": ({"loss": "cosent"}, ['{"sentence1": "bad", "sentence2": "bad", "score": 1e300}'], "fp32 holds"),
+        "a score that fp32 does not hold": ({"loss": "cosent"}, ['{"sentence1": "bad", "sentence2": "bad", "score": 1e300}'], "-1e15 to 1e15"),
         "a negative beside a score": ({"loss": "cosine"}, ['{"sentence1": "a", "sentence2": "b", "negative": "c", "score": 1}'], '"negative" is a negative'),
         "a missing named column": ({"columns": {"anchor": "title"}}, [good], '"title" is missing'),
         "plain text": ({}, None, "has no rows of texts"),

@@ -31,14 +31,22 @@ bool dsc_sample_path(const char *path)
 
 /* ---- Reading ---- */
 
+/* Texts that are compared are whole rows, with a place and a score for each. */
+static bool has_sound_texts(const dsc_sample_summary *s)
+{
+    if (s->texts == 0)
+        return true;
+    return s->texts >= 2 && s->texts <= DSC_TEXTS_MAX && s->samples % s->texts == 0 && s->label_words == 2 &&
+           s->pairs == 0;
+}
+
 static bool is_sound(const header *h, int64_t bytes)
 {
     const dsc_sample_summary *s = &h->summary;
     const int64_t body = bytes - DSC_SAMPLE_HEADER_BYTES, each = sample_bytes(s);
     return memcmp(h->magic, MAGIC, sizeof h->magic) == 0 && each > 0 && s->samples >= 1 && body % each == 0 &&
            body / each == s->samples && (s->pairs == 0 || (s->samples % 2 == 0 && s->pairs == s->samples / 2)) &&
-           s->texts >= 0 && s->texts <= DSC_TEXTS_MAX && (s->texts == 0 || s->samples % s->texts == 0) &&
-           s->largest_id >= 0 && s->largest_id < DSC_SAMPLE_ID &&
+           has_sound_texts(s) && s->largest_id >= 0 && s->largest_id < DSC_SAMPLE_ID &&
            memchr(s->description, 0, sizeof s->description) != NULL;
 }
 

@@ -8,6 +8,8 @@
 #include "engine/data/sft/labeled.h"
 
 #define NAME_BYTES 160
+#define NEGATIVES_MAX (DSC_TEXTS_MAX - 2)
+#define SCORE_MAX 1e15 /* as labels have: the loss adds squares and differences of scores */
 
 /* Names of columns that data sets of the Hugging Face hub have, the first one of which counts. */
 static const char *const anchor_names[] = {
@@ -65,11 +67,16 @@ static text_column score_of(const dsc_sft_section *section, const cJSON *row)
     return find(section, row, DSC_SFT_COLUMN_LABEL, score_names, DSC_COUNT(score_names));
 }
 
+static const char *negative_base(const dsc_sft_section *section)
+{
+    const char *const given = section->column[DSC_SFT_COLUMN_NEGATIVE];
+    return given[0] != 0 ? given : "negative";
+}
+
 /* Negative 0 is "negative", or else "negative_1"; those behind it are "negative_2" and so on. */
 static text_column negative_of(const dsc_sft_section *section, const cJSON *row, int64_t number)
 {
-    const char *const given = section->column[DSC_SFT_COLUMN_NEGATIVE];
-    const char *const base = given[0] != 0 ? given : "negative";
+    const char *const base = negative_base(section);
     const bool plain = take(row, base).value != NULL;
     char name[NAME_BYTES];
     if (number == 0 && plain)
@@ -81,7 +88,7 @@ static text_column negative_of(const dsc_sft_section *section, const cJSON *row,
 static int64_t count_negatives(const dsc_sft_section *section, const cJSON *row)
 {
     int64_t count = 0;
-    while (count < DSC_TEXTS_MAX && negative_of(section, row, count).value != NULL)
+    while (count <= NEGATIVES_MAX && negative_of(section, row, count).value != NULL)
         count++;
     return count;
 }
@@ -146,10 +153,9 @@ static dsc_status add_text(const text_row *r, const text_column *column, const c
     bool truncated = false;
     const int64_t first = m->ids.count;
     if (!cJSON_IsString(column->value))
-        return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
-                        "\"%.60s\" is %s; expected a text (format texts): name the columns in "
-                        "dsc.embedding.columns",
-                        column->name, column->value == NULL ? "missing" : "of another type");
+        return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "\"%.60s\" is %s; expected a text (format texts): name %s",
+                        column->name, column->value == NULL ? "missing" : "of another type",
+                        m->o->section->unlabeled ? "its column with --text" : "the columns in dsc.embedding.columns");
     if (column->value->valuestring[strspn(column->value->valuestring, " \t\r\n")] == 0)
         return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "\"%.60s\" is an empty text; leave the row out", column->name);
     DSC_TRY(encode(r, prompt, column->value->valuestring));
@@ -172,10 +178,35 @@ static dsc_status read_score(const text_row *r, float *out)
                         "\"%.60s\" is missing; expected the score of each pair: name the column in "
                         "dsc.embedding.columns.score, or set dsc.embedding.loss to multiple_negatives",
                         score.name);
-    if (!dsc_sft_label_number(score.value, &number) || !isfinite((float)number))
-        return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "\"%.60s\" is not a score; expected a number that fp32 holds",
-                        score.name);
+    if (!dsc_sft_label_number(score.value, &number) || fabs(number) > SCORE_MAX)
+        return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
+                        "\"%.60s\" is not a score; expected a number from -1e15 to 1e15", score.name);
+    if (section->labels.kind == DSC_LABELS_COSINE && fabs(number) > 1)
+        return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
+                        "\"%.60s\" is %g, and no cosine is; expected -1 to 1: divide all scores by the largest one, or "
+                        "set dsc.embedding.loss to cosent",
+                        score.name, number);
     *out = (float)number;
+    return DSC_OK;
+}
+
+/* A column that is named like a negative and is none of the row's: a gap in the numbers, or a list. */
+static dsc_status check_other_negatives(const text_row *r, int64_t count)
+{
+    const char *const base = negative_base(r->maker->o->section);
+    const size_t bytes = strlen(base);
+    for (const cJSON *each = r->object->child; each != NULL; each = each->next) {
+        const char *const rest = strncmp(each->string, base, bytes) == 0 ? each->string + bytes : "";
+        const bool numbered = rest[0] == '_' && rest[1] != 0 && rest[1 + strspn(rest + 1, "0123456789")] == 0;
+        bool used = cJSON_IsNull(each) || (!numbered && strcmp(rest, "s") != 0);
+        for (int64_t i = 0; i < count && !used; i++)
+            used = strcmp(negative_of(r->maker->o->section, r->object, i).name, each->string) == 0;
+        if (!used)
+            return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
+                            "\"%.60s\" is not read: negatives are texts named \"%.60s\", \"%.60s_1\", \"%.60s_2\" and "
+                            "so on, without a gap; rename the column, or leave it out",
+                            each->string, base, base, base);
+    }
     return DSC_OK;
 }
 
@@ -183,14 +214,14 @@ static dsc_status read_score(const text_row *r, float *out)
 static dsc_status check_negatives(const text_row *r, int64_t count)
 {
     const dsc_sft_section *section = r->maker->o->section;
-    if (count == DSC_TEXTS_MAX)
-        return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "more than %d negatives; expected fewer", DSC_TEXTS_MAX - 1);
+    if (count > NEGATIVES_MAX)
+        return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "more than %d negatives; leave the others out", NEGATIVES_MAX);
     if (count > 0 && needs_score(section))
         return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
                         "\"%.60s\" is a negative, and the loss compares pairs with a score; set dsc.embedding.loss to "
                         "multiple_negatives, or leave the column out",
                         negative_of(section, r->object, 0).name);
-    return DSC_OK;
+    return check_other_negatives(r, count);
 }
 
 /* The words of the row behind the ids: the texts' tokens, which row.counted has, and the score. */
