@@ -473,13 +473,27 @@ static dsc_status check_texts(const dsc_batch_spec *spec, int64_t samples, const
     return DSC_OK;
 }
 
+/* Losses of scores compare two texts; rows without a score have one that is not a number. */
+static dsc_status check_scores(const dsc_batch_spec *spec, int64_t samples, const float *targets, dsc_error *err)
+{
+    for (int64_t i = 0; i < samples; i++)
+        if (targets[2 * i] > 1 || !isfinite(targets[2 * i + 1]))
+            return DSC_FAIL(err, DSC_ERR_INPUT, spec->name,
+                            "place %g and score %g of sample %lld; the loss needs rows of 2 texts with a finite score: "
+                            "give the data itself, or set dsc.embedding.loss to multiple_negatives",
+                            (double)targets[2 * i], (double)targets[2 * i + 1], (long long)i);
+    return DSC_OK;
+}
+
 /* The batch of a model with labels, but for its tokens and positions. */
 static dsc_status check_labels(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err)
 {
     const dsc_batch_spec *spec = model->batch;
     if (dsc_label_kind_pairs(model->labels.kind))
         DSC_TRY(check_texts(&spec[1], samples, batch_data[1], err));
-    else
+    if (model->labels.kind > DSC_LABELS_RANKED)
+        DSC_TRY(check_scores(&spec[1], samples, batch_data[1], err));
+    else if (!dsc_label_kind_pairs(model->labels.kind))
         DSC_TRY(model->labels.kind == DSC_LABELS_CLASS
                     ? check_below(&spec[1], samples, batch_data[1], model->labels.count, model->labels.tokens > 0, err)
                     : check_finite(&spec[1], samples, batch_data[1], err));

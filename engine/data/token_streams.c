@@ -74,6 +74,10 @@ static dsc_status check_samples(const dsc_data_options *o, const dsc_sample_summ
         return DSC_FAIL(err, DSC_ERR_INPUT, name, "has samples %s, and the model %s; give the data itself",
                         summary->texts > 0 ? "whose texts are compared" : "with labels",
                         summary->texts > 0 ? "has another head" : "compares texts");
+    if (summary->texts > 2 && o->labels.kind != DSC_LABELS_RANKED)
+        return DSC_FAIL(err, DSC_ERR_INPUT, name,
+                        "has rows of %lld texts, and the loss compares pairs with a score; give the data itself",
+                        (long long)summary->texts);
     if (o->pairs && summary->pairs == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, name,
                         "has no preference pairs; with dsc.dpo expected rows with chosen and rejected: give such data, "

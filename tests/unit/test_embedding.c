@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/io.h"
+#include "engine/data/data.h"
 #include "engine/data/sft/pack.h"
 #include "engine/text_evaluation.h"
 #include "models/families.h"
@@ -150,6 +151,39 @@ static void test_each_text_of_a_row_is_a_sample(void **state)
     dsc_sft_pack_close(&pack);
 }
 
+/* A file of rows for another loss has scores that are not numbers, or rows of more texts. */
+static void test_losses_of_scores_refuse_batches_without_them(void **state)
+{
+    static const struct {
+        float targets[8];
+        bool ranked, scored;
+    } cases[] = {
+        { { 0, 0.5f, 1, 0.5f, 0, 0.1f, 1, 0.1f }, true, true },
+        { { 0, 0.5f, 0, 0.5f, 0, 0.5f, 0, 0.5f }, true, true },
+        { { 0, NAN, 1, NAN, 0, NAN, 1, NAN }, true, false },
+        { { 0, 0.5f, 1, 0.5f, 2, 0.5f, 0, 0.1f }, true, false },
+        { { 1, 0.5f, 0, 0.5f, 1, 0.5f, 0, 0.1f }, false, false },
+    };
+    static const dsc_label_kind kinds[] = { DSC_LABELS_RANKED, DSC_LABELS_COSINE, DSC_LABELS_ORDER };
+    static const int32_t tokens[4] = { 0, 1, 1, 0 };
+    static const dsc_batch_spec batch[] = {
+        { .name = "tokens", .dtype = DSC_I32, .dim_count = 1, .dim = { 1 } },
+        { .name = DSC_BATCH_TARGETS, .dtype = DSC_F32, .dim_count = 1, .dim = { 2 } },
+    };
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++)
+        for (size_t k = 0; k < DSC_COUNT(kinds); k++) {
+            const dsc_model model = { .struct_bytes = sizeof model,
+                                      .vocab_size = 2,
+                                      .batch_count = 2,
+                                      .batch = batch,
+                                      .labels = { .kind = kinds[k], .count = 32 } };
+            const void *const data[2] = { tokens, cases[i].targets };
+            const bool good = k == 0 ? cases[i].ranked : cases[i].scored;
+            assert_int_equal(dsc_batch_check(&model, 4, data, NULL), good ? DSC_OK : DSC_ERR_INPUT);
+        }
+}
+
 /* ---- Folders ---- */
 
 #define BERT                                                                                                           \
@@ -244,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_numbers_that_do_not_vary_have_no_correlation),
         cmocka_unit_test(test_rows_of_an_evaluation_are_counted_by_kind),
         cmocka_unit_test(test_each_text_of_a_row_is_a_sample),
+        cmocka_unit_test(test_losses_of_scores_refuse_batches_without_them),
         cmocka_unit_test(test_a_folder_says_how_vectors_are_made),
         cmocka_unit_test(test_other_modules_are_refused_by_name),
     };
