@@ -122,7 +122,7 @@ static dsc_status read_member(const char *path, const cJSON *root, vectors *out,
 dsc_status dsc_ckpt_export_vectors(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, const char *to,
                                    dsc_error *err)
 {
-    static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
+    static const dsc_json_limits limits = DSC_JSON_LIMITS_MODEL; /* as the model's reader has */
     vectors v = { .io = io, .to = to };
     char path[DSC_CKPT_PATH_BYTES], *text = NULL;
     int64_t bytes = 0;
