@@ -31,25 +31,35 @@ typedef struct folder_vectors {
 typedef struct folder_reader {
     dsc_alloc *alloc;
     const char *dir;
+    int64_t width;         /* of the model's vectors */
     char path[PATH_BYTES]; /* of the file in hand */
     dsc_error *err;
 } folder_reader;
 
 #define REFUSE(r, ...) DSC_FAIL((r)->err, DSC_ERR_UNSUPPORTED, (r)->path, __VA_ARGS__)
 
-/* *json stays NULL where the folder has no such file. */
+/* *json stays NULL where nothing has the name. What is there and is no file fails to be read. */
 static dsc_status open_file(folder_reader *r, const char *name, dsc_json **json)
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
     char *text = NULL;
     int64_t bytes = 0;
     DSC_TRY(dsc_path_join(r->path, sizeof r->path, r->dir, name, r->err));
-    if (dsc_io_kind(r->path) != DSC_PATH_FILE)
+    if (dsc_io_kind(r->path) == DSC_PATH_MISSING)
         return DSC_OK;
     DSC_TRY(dsc_io_read_all(NULL, r->alloc, r->path, FILE_BYTES_MAX, &text, &bytes, r->err));
     const dsc_status status = dsc_json_open(r->alloc, r->path, text, bytes, DSC_JSON_STRICT, &limits, json, r->err);
     dsc_alloc_free(r->alloc, text);
     return status;
+}
+
+/* A member of a root that says yes, no, or nothing. */
+static dsc_status check_switch(const folder_reader *r, const cJSON *root, const char *name)
+{
+    const cJSON *const value = cJSON_GetObjectItemCaseSensitive(root, name);
+    if (value == NULL || cJSON_IsNull(value) || cJSON_IsBool(value))
+        return DSC_OK;
+    return REFUSE(r, "\"%s\" must be true or false", name);
 }
 
 /* The pooling of a text; refused: one of the others. */
@@ -66,6 +76,10 @@ static dsc_status find_pooling(const folder_reader *r, const char *name, dsc_poo
 static dsc_status read_switches(const folder_reader *r, const cJSON *root, dsc_pooling *out)
 {
     for (size_t i = 0; i < DSC_COUNT(other_switches); i++)
+        DSC_TRY(check_switch(r, root, other_switches[i]));
+    for (size_t i = 1; i < DSC_COUNT(switches); i++)
+        DSC_TRY(check_switch(r, root, switches[i]));
+    for (size_t i = 0; i < DSC_COUNT(other_switches); i++)
         if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, other_switches[i])))
             return REFUSE(r, "\"%s\" is not built; what exists: mean, cls and lasttoken", other_switches[i]);
     for (size_t i = 1; i < DSC_COUNT(switches); i++) {
@@ -80,6 +94,35 @@ static dsc_status read_switches(const folder_reader *r, const cJSON *root, dsc_p
     return DSC_OK;
 }
 
+/* The names of versions up to 5 and of later ones. */
+static dsc_status check_width(const folder_reader *r, const cJSON *root)
+{
+    static const char *const names[] = { "word_embedding_dimension", "embedding_dimension" };
+    for (size_t i = 0; i < DSC_COUNT(names); i++) {
+        const cJSON *const value = cJSON_GetObjectItemCaseSensitive(root, names[i]);
+        int64_t width = 0;
+        if (value != NULL && !cJSON_IsNull(value) && !dsc_json_integer(value, r->width, r->width, &width))
+            return REFUSE(r, "\"%s\" must be %lld, the width of the model's vectors", names[i], (long long)r->width);
+    }
+    return DSC_OK;
+}
+
+static dsc_status read_pooling_root(const folder_reader *r, const cJSON *root, dsc_pooling *out)
+{
+    const cJSON *const mode = cJSON_GetObjectItemCaseSensitive(root, "pooling_mode");
+    if (!cJSON_IsObject(root))
+        return REFUSE(r, "is no object; expected the settings of a pooling");
+    DSC_TRY(check_width(r, root));
+    DSC_TRY(check_switch(r, root, "include_prompt"));
+    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(root, "include_prompt")))
+        return REFUSE(r, "\"include_prompt\": false is not built: pooling has all tokens of a text");
+    if (cJSON_IsString(mode))
+        return find_pooling(r, mode->valuestring, out);
+    if (mode != NULL && !cJSON_IsNull(mode))
+        return REFUSE(r, "\"pooling_mode\" is not one text; expected \"mean\", \"cls\" or \"lasttoken\"");
+    return read_switches(r, root, out);
+}
+
 static dsc_status read_pooling(folder_reader *r, const char *module, dsc_pooling *out)
 {
     dsc_json *json = NULL;
@@ -90,11 +133,7 @@ static dsc_status read_pooling(folder_reader *r, const char *module, dsc_pooling
     DSC_TRY(open_file(r, name, &json));
     if (json == NULL)
         return DSC_FAIL(r->err, DSC_ERR_INPUT, r->path, "is missing, and modules.json names it");
-    const cJSON *root = dsc_json_root(json);
-    const cJSON *mode = cJSON_GetObjectItemCaseSensitive(root, "pooling_mode");
-    dsc_status status = cJSON_IsString(mode) ? find_pooling(r, mode->valuestring, out) : read_switches(r, root, out);
-    if (status == DSC_OK && cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(root, "include_prompt")))
-        status = REFUSE(r, "\"include_prompt\": false is not built: pooling has all tokens of a text");
+    const dsc_status status = read_pooling_root(r, dsc_json_root(json), out);
     dsc_json_close(&json);
     return status;
 }
@@ -113,6 +152,8 @@ static dsc_status read_module(folder_reader *r, const cJSON *module, int64_t pla
 {
     const cJSON *path = cJSON_GetObjectItemCaseSensitive(module, "path");
     const char *const name = class_of(module), *const folder = cJSON_IsString(path) ? path->valuestring : "";
+    if (path != NULL && !cJSON_IsString(path))
+        return REFUSE(r, "\"path\" of module %lld must be a text", (long long)place);
     if (place == 0 && strcmp(name, "Transformer") == 0) {
         if (folder[0] == 0)
             return DSC_OK;
@@ -167,9 +208,14 @@ static dsc_status read_longest(folder_reader *r, folder_vectors *out)
         return DSC_OK;
     const cJSON *const root = dsc_json_root(json);
     const cJSON *const longest = cJSON_GetObjectItemCaseSensitive(root, "max_seq_length");
-    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "do_lower_case")))
+    if (!cJSON_IsObject(root))
+        status = REFUSE(r, "is no object; expected \"max_seq_length\" and \"do_lower_case\" in one");
+    else if ((status = check_switch(r, root, "do_lower_case")) != DSC_OK)
+        ; /* the error is set */
+    else if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "do_lower_case")))
         status = REFUSE(r, "\"do_lower_case\": true is not built; put a Lowercase normalizer into tokenizer.json");
-    else if (cJSON_IsNumber(longest) && !dsc_json_integer(longest, 1, DSC_LM_POSITIONS_MAX, &out->longest))
+    else if (longest != NULL && !cJSON_IsNull(longest) &&
+             !dsc_json_integer(longest, 1, DSC_LM_POSITIONS_MAX, &out->longest))
         status = REFUSE(r, "\"max_seq_length\" must be a whole number from 1 to %d", DSC_LM_POSITIONS_MAX);
     dsc_json_close(&json);
     return status;
@@ -180,15 +226,16 @@ static dsc_status read_member(dsc_hf_config *reader, const cJSON *member, folder
 {
     const cJSON *pooling = cJSON_GetObjectItemCaseSensitive(member, "pooling");
     const cJSON *longest = cJSON_GetObjectItemCaseSensitive(member, "max_seq_length");
+    const cJSON *unit = cJSON_GetObjectItemCaseSensitive(member, "normalize");
     for (size_t i = 1; i < DSC_COUNT(poolings) && cJSON_IsString(pooling); i++)
         if (strcmp(pooling->valuestring, poolings[i]) == 0)
             out->pooling = (dsc_pooling)i;
-    if (out->pooling == DSC_POOLING_AUTO ||
+    if (out->pooling == DSC_POOLING_AUTO || (unit != NULL && !cJSON_IsBool(unit)) ||
         (longest != NULL && !dsc_json_integer(longest, 1, DSC_LM_POSITIONS_MAX, &out->longest)))
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
-                             "\"" MEMBER "\" must have \"pooling\", one of mean, cls and lasttoken, and a "
-                             "\"max_seq_length\" of at least 1");
-    out->unit = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(member, "normalize"));
+                             "\"" MEMBER "\" must have \"pooling\", one of mean, cls and lasttoken, a "
+                             "\"normalize\" of true or false, and a \"max_seq_length\" of at least 1");
+    out->unit = cJSON_IsTrue(unit);
     return DSC_OK;
 }
 
@@ -228,7 +275,7 @@ dsc_status dsc_lm_read_vectors(dsc_hf_config *reader, dsc_alloc *alloc, const ch
                                const struct dsc_label_options *options, dsc_lm_family *family, dsc_lm_config *config)
 {
     folder_vectors says = { .pooling = DSC_POOLING_AUTO };
-    folder_reader files = { .alloc = alloc, .dir = dir, .err = reader->err };
+    folder_reader files = { .alloc = alloc, .dir = dir, .width = config->channels, .err = reader->err };
     const cJSON *const member = dsc_hf_field(reader, MEMBER);
     DSC_ASSERT(dsc_label_kind_pairs(options->kind));
     if (family->embedder == NULL || config->embed_channels > 0 || config->channels > DSC_LABELS_MAX)

@@ -271,6 +271,46 @@ static void test_other_modules_are_refused_by_name(void **state)
     check_refused(NULL, "{}", ", \"sentence_transformers\": {\"pooling\": 3}", "must have \"pooling\"");
 }
 
+static void test_settings_of_another_type_are_refused(void **state)
+{
+    static const char *const lengths[][2] = { { "{\"max_seq_length\": \"abc\"}", "\"max_seq_length\" must be" },
+                                              { "{\"do_lower_case\": 1}", "\"do_lower_case\" must be true or false" },
+                                              { "[1]", "is no object" } };
+    (void)state;
+    check_says(MODULES(""), "{\"pooling_mode\": \"cls\", \"word_embedding_dimension\": 32}", "", "cls", false);
+    check_refused(MODULES(""), "{\"pooling_mode\": [\"mean\"]}", "", "\"pooling_mode\" is not one text");
+    check_refused(MODULES(""), "{\"pooling_mode_mean_tokens\": 1}", "", "must be true or false");
+    check_refused(MODULES(""), "{\"pooling_mode\": \"mean\", \"include_prompt\": 0}", "", "must be true or false");
+    check_refused(MODULES(""), "{\"pooling_mode\": \"mean\", \"word_embedding_dimension\": 33}", "", "must be 32");
+    check_refused(MODULES(""), "[\"mean\"]", "", "is no object");
+    check_refused("[{\"path\": 3, \"type\": \"Transformer\"}]", "{}", "", "\"path\" of module 0");
+    check_refused(NULL, "{}", ", \"sentence_transformers\": {\"pooling\": \"cls\", \"normalize\": 1}", "\"normalize\"");
+    for (size_t i = 0; i < DSC_COUNT(lengths); i++) {
+        write_file(FOLDER "/sentence_bert_config.json", lengths[i][0]);
+        check_refused(NULL, "{}", "", lengths[i][1]);
+    }
+    unlink(FOLDER "/sentence_bert_config.json");
+}
+
+/* The folder's own files are not left out because they cannot be read. */
+static void test_files_of_a_folder_that_are_none_are_refused(void **state)
+{
+    char *text = NULL;
+    (void)state;
+    assert_int_equal(open_folder(NULL, "{}", "", &text), DSC_OK);
+    free(text);
+    assert_int_equal(symlink("nothing", FOLDER "/sentence_bert_config.json"), 0);
+    check_refused(NULL, "{}", "", "");
+    assert_non_null(strstr(error.where, "sentence_bert_config.json"));
+    assert_int_equal(unlink(FOLDER "/sentence_bert_config.json"), 0);
+    assert_int_equal(mkfifo(FOLDER "/sentence_bert_config.json", 0600), 0);
+    check_refused(NULL, "{}", "", "");
+    assert_int_equal(unlink(FOLDER "/sentence_bert_config.json"), 0);
+    assert_int_equal(mkdir(FOLDER "/sentence_bert_config.json", 0700), 0);
+    check_refused(NULL, "{}", "", "");
+    assert_int_equal(rmdir(FOLDER "/sentence_bert_config.json"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +321,8 @@ int main(void)
         cmocka_unit_test(test_losses_of_scores_refuse_batches_without_them),
         cmocka_unit_test(test_a_folder_says_how_vectors_are_made),
         cmocka_unit_test(test_other_modules_are_refused_by_name),
+        cmocka_unit_test(test_settings_of_another_type_are_refused),
+        cmocka_unit_test(test_files_of_a_folder_that_are_none_are_refused),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
