@@ -3,6 +3,7 @@
 length, the export, `dsc embed` and the numbers of an evaluation. Also rows that are refused. Without sentence-transformers its losses are
 the formulas below, in torch. SPDX-License-Identifier: Apache-2.0"""
 import csv
+import gzip
 import json
 import os
 import random
@@ -369,6 +370,37 @@ def same_bits():
 
 # ---- refused ----
 
+def lines_of_embed(place, folder):
+    own, packed = os.path.join(place, "own_tmp"), os.path.join(place, "lines.gz")
+    os.makedirs(own)
+    with gzip.open(packed, "wt") as f:
+        f.write("good\nbad\n")
+    want = embed(folder, "-", input="good\nbad\n", env={**os.environ, "TMPDIR": own})
+    check("dsc embed reads a text compressed by gzip", len(want) == 2 and embed(folder, packed) == want)
+    with open(packed, "r+b") as f:
+        f.truncate(15)
+    text = run(f"{BIN}/dsc", "embed", "--model", folder, packed, fails=True)
+    check("a truncated gzip file is refused in one line", len(text.splitlines()) == 1 and "lines.gz" in text, text)
+    text = run(f"{BIN}/dsc", "embed", "--model", folder, "-", fails=True, input="bad\n", env={**os.environ, "TMPDIR": own + "/none"})
+    check("dsc embed keeps lines in TMPDIR", "own_tmp/none" in text and "set TMPDIR" in text, text)
+    r, w = os.pipe()
+    os.close(r)  # the reader of the vectors is gone
+    command = [f"{BIN}/dsc", "embed", "--model", folder, "-"]
+    subprocess.run(command, input=b"bad\n" * 2000, stdout=w, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": own}, timeout=60)
+    os.close(w)
+    check("no lines are left where the output's reader has ended", os.listdir(own) == [], os.listdir(own))
+    text = run(f"{BIN}/dsc", "embed", "--model", folder, "-", fails=True, input='{"title": "bad"}\n')
+    check("a missing column names --text", "--text" in text and "dsc.embedding" not in text, text)
+    prompts = os.path.join(folder, "config_sentence_transformers.json")
+    os.symlink("nothing", prompts)
+    text = run(f"{BIN}/dsc", "embed", "--model", folder, "-", fails=True, input="bad\n")
+    check("prompts that are a link to nothing are refused", "config_sentence_transformers.json" in text, text)
+    os.unlink(prompts)
+    json.dump({"prompts": {"query": "good "}, "default_prompt_name": 5}, open(prompts, "w"))
+    text = run(f"{BIN}/dsc", "embed", "--model", folder, "-", fails=True, input="bad\n")
+    check("a default prompt that is no text is refused", "default_prompt_name" in text, text)
+
+
 def refused_rows():
     good = json.dumps({"anchor": "good fine", "positive": "bad"})
     pair = json.dumps({"sentence1": "good fine", "sentence2": "bad", "score": 0.5})
@@ -382,7 +414,7 @@ def refused_rows():
         "a missing score": ({"loss": "cosine"}, [pair, good], 'line 2: "score" is missing'),
         "a score that is no number": ({"loss": "cosine"}, [pair, '{"sentence1": "bad", "sentence2": "bad", "score": "high"}'],
                                       'line 2: "score" is not a score'),
-        "a score that fp32 does not hold": ({"loss": "cosent"}, ['{"sentence1": "bad", "sentence2": "bad", "score": 1e300}'], "-1e15 to 1e15"),
+        "a score without bounds": ({"loss": "cosent"}, ['{"sentence1": "bad", "sentence2": "bad", "score": 1e300}'], "-1e15 to 1e15"),
         "a negative beside a score": ({"loss": "cosine"}, ['{"sentence1": "a", "sentence2": "b", "negative": "c", "score": 1}'], '"negative" is a negative'),
         "a missing named column": ({"columns": {"anchor": "title"}}, [good], '"title" is missing'),
         "plain text": ({}, None, "has no rows of texts"),
@@ -403,6 +435,7 @@ def refused_rows():
         check("a micro-batch that cuts a row is refused", "give a multiple of 2" in text, text)
         lines = run(f"{BIN}/dsc", "embed", "--model", folder, "-", fails=True, input="good\n\nbad\n")
         check("dsc embed refuses an empty line by its number", "stdin, line 2" in lines and "empty text" in lines, lines)
+        lines_of_embed(place, folder)
         json.dump({"prompts": {"query": "good "}, "default_prompt_name": None}, open(os.path.join(folder, "config_sentence_transformers.json"), "w"))
         same = embed(folder, "--prompt-name", "query", "-", input="bad\n") == embed(folder, "-", input='{"text": "good bad"}\n')
         check("a prompt is put before a text", same)

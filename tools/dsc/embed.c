@@ -9,16 +9,21 @@
 #include "base/io.h"
 #include "engine/data/sft/detect.h"
 #include "engine/data/sft/json_out.h"
+#include "engine/text/content.h"
 #include "tools/dsc/text_rows.h"
 
 #define LINE_BYTES_MAX (INT64_C(16) << 20)
 #define PROMPTS_FILE "config_sentence_transformers.json"
 #define PROMPTS_BYTES_MAX 1000000
+#define PATH_BYTES 1024
 
 typedef struct embedding {
     dsc_text_rows rows;
     const char *prompt_name, *format;
-    char spool[64]; /* lines of stdin or of a plain text, as JSON objects; "": there is none */
+    /* Lines of stdin or of a plain text, as JSON objects. The file has no name, so that nothing is left of it; spool is
+     * its path by its descriptor. */
+    FILE *lines;
+    char spool[64];
     char *named_prompt;
 } embedding;
 
@@ -91,6 +96,11 @@ static dsc_status take_prompt(embedding *e, const char *path, const cJSON *root,
                                                      : NULL;
     const cJSON *const prompt = name != NULL ? cJSON_GetObjectItemCaseSensitive(prompts, name) : NULL;
     char list[200];
+    if (!cJSON_IsObject(root) || (prompts != NULL && !cJSON_IsObject(prompts)) ||
+        (usual != NULL && !cJSON_IsNull(usual) && !cJSON_IsString(usual)))
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "expected an object whose \"prompts\" is an object, and whose \"default_prompt_name\" is a "
+                        "text or null");
     if (name == NULL)
         return DSC_OK;
     list_prompts(prompts, list, sizeof list);
@@ -107,7 +117,7 @@ static dsc_status take_prompt(embedding *e, const char *path, const cJSON *root,
 static dsc_status find_prompt(embedding *e, dsc_alloc *alloc, dsc_error *err)
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
-    char path[1024], *text = NULL;
+    char path[PATH_BYTES], *text = NULL;
     int64_t bytes = 0;
     dsc_json *json = NULL;
     if (e->rows.prompt != NULL && e->prompt_name != NULL)
@@ -116,9 +126,10 @@ static dsc_status find_prompt(embedding *e, dsc_alloc *alloc, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--prompt", "has %zu bytes; expected fewer than %d", strlen(e->rows.prompt),
                         DSC_SFT_TEXT_BYTES);
     DSC_TRY(dsc_path_join(path, sizeof path, e->rows.model, PROMPTS_FILE, err));
-    if (e->prompt_name != NULL && dsc_io_kind(path) != DSC_PATH_FILE)
+    const bool missing = dsc_io_kind(path) == DSC_PATH_MISSING; /* anything else that is no file fails to be read */
+    if (e->prompt_name != NULL && missing)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "is missing, and --prompt-name names one of its prompts");
-    if (e->rows.prompt != NULL || dsc_io_kind(path) != DSC_PATH_FILE)
+    if (e->rows.prompt != NULL || missing)
         return DSC_OK;
     DSC_TRY(dsc_io_read_all(NULL, alloc, path, PROMPTS_BYTES_MAX, &text, &bytes, err));
     dsc_status status = dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
@@ -166,35 +177,82 @@ static dsc_status spool_lines(FILE *from, const char *name, dsc_alloc *alloc, FI
         else
             status = spool_line(&json, line, bytes, to, err);
     }
-    if (status == DSC_OK && ferror(from))
+    if (status == DSC_OK && ferror(from) && err->message[0] == 0) /* else the source says why */
         status = DSC_FAIL(err, DSC_ERR_IO, name, "cannot be read");
+    else if (status == DSC_OK && ferror(from))
+        status = DSC_ERR_INPUT;
     free(line);
     dsc_text_free(&json);
     return status;
 }
 
+/* A file without a name in TMPDIR. */
+static dsc_status open_spool(embedding *e, const char *name, dsc_error *err)
+{
+    const char *const given = getenv("TMPDIR"), *const dir = given != NULL && given[0] != 0 ? given : "/tmp";
+    char path[PATH_BYTES];
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "dsc-embed-XXXXXX", err));
+    const int file = mkstemp(path);
+    if (file >= 0) {
+        (void)unlink(path);
+        e->lines = fdopen(file, "w");
+    }
+    if (e->lines == NULL) {
+        if (file >= 0)
+            close(file);
+        return DSC_FAIL(err, DSC_ERR_IO, dir, "no file for the lines of %.200s can be made; set TMPDIR", name);
+    }
+    snprintf(e->spool, sizeof e->spool, "/proc/self/fd/%d", file);
+    return DSC_OK;
+}
+
 static dsc_status spool(embedding *e, FILE *from, dsc_alloc *alloc, dsc_error *err)
 {
     const char *const name = from == stdin ? "stdin" : e->rows.path;
-    snprintf(e->spool, sizeof e->spool, "/tmp/dsc-embed-XXXXXX.jsonl");
-    const int file = mkstemps(e->spool, 6);
-    FILE *to = file >= 0 ? fdopen(file, "w") : NULL;
-    if (to == NULL) {
-        e->spool[0] = file < 0 ? 0 : e->spool[0];
-        return DSC_FAIL(err, DSC_ERR_IO, "/tmp", "no file for the lines of %.200s can be made", name);
-    }
+    DSC_TRY(open_spool(e, name, err));
     e->rows.shown = name;
-    dsc_status status = spool_lines(from, name, alloc, to, err);
-    if (fclose(to) != 0 && status == DSC_OK)
-        status = DSC_FAIL(err, DSC_ERR_IO, e->spool, "cannot be written");
+    DSC_TRY(spool_lines(from, name, alloc, e->lines, err));
     e->rows.path = e->spool;
-    return status;
+    return fflush(e->lines) == 0 ? DSC_OK
+                                 : DSC_FAIL(err, DSC_ERR_IO, name, "its lines cannot be kept in a file of TMPDIR");
 }
 
 static bool has_rows(const char *path, dsc_alloc *alloc)
 {
     const dsc_sft_section section = DSC_SFT_SECTION_INIT;
     return dsc_sft_detect(NULL, alloc, path, &section, "text") != DSC_ROWS_NONE;
+}
+
+/* The bytes of a file, which may be compressed. */
+typedef struct text_file {
+    dsc_source source;
+    dsc_error *err;
+} text_file;
+
+static ssize_t read_text(void *user, char *to, size_t bytes)
+{
+    text_file *const file = user;
+    int64_t got = 0;
+    return dsc_source_read(&file->source, to, (int64_t)bytes, &got, file->err) == DSC_OK ? (ssize_t)got : -1;
+}
+
+static dsc_status spool_file(embedding *e, dsc_alloc *alloc, dsc_error *err)
+{
+    static const cookie_io_functions_t functions = { .read = read_text };
+    text_file file = { .source = DSC_SOURCE_INIT, .err = err };
+    dsc_content content;
+    DSC_TRY(dsc_content_detect(NULL, e->rows.path, "text", &content, err));
+    DSC_TRY(dsc_content_refuse(&content, e->rows.path, err));
+    dsc_status status = dsc_source_open(NULL, e->rows.path, &file.source, err);
+    FILE *from = status == DSC_OK ? fopencookie(&file, "r", functions) : NULL;
+    if (status == DSC_OK && from == NULL)
+        status = DSC_FAIL(err, DSC_ERR_NOMEM, e->rows.path, "out of host memory: its lines");
+    if (status == DSC_OK)
+        status = spool(e, from, alloc, err);
+    if (from != NULL)
+        fclose(from);
+    (void)dsc_source_close(&file.source, NULL);
+    return status;
 }
 
 static dsc_status prepare(embedding *e, dsc_alloc *alloc, dsc_error *err)
@@ -204,12 +262,7 @@ static dsc_status prepare(embedding *e, dsc_alloc *alloc, dsc_error *err)
         return spool(e, stdin, alloc, err);
     if (dsc_io_kind(e->rows.path) != DSC_PATH_FILE || has_rows(e->rows.path, alloc))
         return DSC_OK;
-    FILE *from = fopen(e->rows.path, "r");
-    if (from == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, e->rows.path, "cannot be read");
-    const dsc_status status = spool(e, from, alloc, err);
-    fclose(from);
-    return status;
+    return spool_file(e, alloc, err);
 }
 
 int dsc_cmd_embed(int argc, char **argv)
@@ -228,8 +281,8 @@ int dsc_cmd_embed(int argc, char **argv)
         code = dsc_text_rows_run(&e.rows, true, strcmp(e.format, "numbers") == 0 ? print_numbers : print_object);
     else
         code = dsc_tool_fail(&err);
-    if (e.spool[0] != 0)
-        (void)unlink(e.spool);
+    if (e.lines != NULL)
+        fclose(e.lines);
     free(e.named_prompt);
     return code;
 }
