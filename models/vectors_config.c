@@ -38,7 +38,7 @@ typedef struct folder_reader {
 
 #define REFUSE(r, ...) DSC_FAIL((r)->err, DSC_ERR_UNSUPPORTED, (r)->path, __VA_ARGS__)
 
-/* *json stays NULL where nothing has the name. What is there and is no file fails to be read. */
+/* *json stays NULL where nothing has the name. A link to nothing, a folder or a pipe fails to be read. */
 static dsc_status open_file(folder_reader *r, const char *name, dsc_json **json)
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;

@@ -50,7 +50,8 @@ static void test_negatives_that_would_be_left_out_are_refused_by_name(void **sta
     check_texts("{" PAIR ",\"negative\":\"c\",\"negative_1\":\"d\"}", 4);
     check_texts("{" PAIR ",\"negative_1\":\"c\",\"negative_2\":\"d\",\"negative_3\":null}", 4);
     check_texts("{" PAIR ",\"negatively\":\"c\",\"negative_a\":\"d\"}", 2);
-    check_refused(DSC_LABELS_RANKED, "{" PAIR ",\"negative_1\":\"c\",\"negative_3\":\"d\"}", "\"negative_3\" is not read");
+    check_refused(DSC_LABELS_RANKED, "{" PAIR ",\"negative_1\":\"c\",\"negative_3\":\"d\"}",
+                  "\"negative_3\" is not read");
     check_refused(DSC_LABELS_RANKED, "{" PAIR ",\"negative_0\":\"c\"}", "\"negative_0\" is not read");
     check_refused(DSC_LABELS_RANKED, "{" PAIR ",\"negatives\":[\"c\"]}", "\"negatives\" is not read");
     check_refused(DSC_LABELS_COSINE, "{" PAIR ",\"score\":1,\"negatives\":[\"c\"]}", "\"negatives\" is not read");
