@@ -66,6 +66,11 @@ report "a compressed text that is cut off" train "stream is truncated" --data cu
 report "a compressed text with other bytes" train "stream is damaged" --data damaged.gz
 report "a compressed text of one line over and over" train "at most 256 for each byte" --data bomb.gz
 report "text in another encoding" train "is not UTF-8 text" --data latin1.txt
+printf 'id,text\n1,words\n' >table.csv
+tokenize() { local words=$1; shift; says "$words" "$dsc" data tokenize --tokenizer "$root/tests/golden/tokenizer_gpt2.json" -o tokens.bin "$@"; }
+report "a table of documents without the name of a column" tokenize "name the one with the text" table.csv
+python3 -c 'import gzip; open("words.gz", "wb").write(gzip.compress(b"one line after another"))'
+report "a compressed file without a request" tokenize "the file is compressed" words.gz
 report "documents without a tokenizer" train "documents need a tokenizer" --data data.jsonl
 echo '{"question": "a", "answer": "b"}' >rows.jsonl
 echo '{"prompt": "a", "completion": "b"}' >examples.jsonl
@@ -103,7 +108,12 @@ report "more than the machine has" train "are free; use" --model llama-3.1-8b --
 report "no such checkpoint" train "no such checkpoint folder" --load nowhere
 "$bin/train" --config run.json --save run >out 2>err </dev/null
 report "a save in the way" train "exists already and this run did not resume from it" --save run
-report "a family that is not written in 4 bits" says "weights in 4 bits are written for llama" "$dsc" ckpt export run --out packed --nf4 double
+"$dsc" ckpt export run --out codes --nf4 double >out 2>err </dev/null
+config codes '{"train_batch_size": 2, "dsc": {"model": "codes", "data": "text.txt", "steps": 1, "seq_length": 16, "threads": 1, "lora": {"r": 2, "modules_to_save": ["c_fc"]}}}'
+report "a matrix in 4 bits that would be trained" says "is in 4 bits and would be trained whole" "$bin/train" --config codes.json
+config bloom '{"model_type": "bloom", "vocab_size": 256, "hidden_size": 64, "n_layer": 1, "n_head": 2}'
+"$bin/train" --config run.json --model bloom.json --save bloom >out 2>err </dev/null
+report "a family that is not written in 4 bits" says "weights in 4 bits are written for llama" "$dsc" ckpt export bloom --out packed --nf4 double
 config moe "{\"model_type\": \"mixtral\", \"num_local_experts\": 2, \"num_experts_per_tok\": 1, \"num_key_value_heads\": 2, $sizes}"
 experts() { # NAME LORA: a run on experts, with adapters or without
     config "$1" "{\"train_batch_size\": 2, \"dsc\": {\"model\": \"moe.json\", \"data\": \"text.txt\", \"steps\": 1, \"seq_length\": 16, \"threads\": 1$2}}"
