@@ -18,8 +18,15 @@ template <class T> struct texts {
     bool mean, unit;
 };
 
-/* The sum of all threads of a block, in every thread; `lane` is shared memory of THREADS numbers. */
-__device__ double block_sum(double x, double *lane)
+struct plus {
+    __device__ double operator()(double a, double b) const { return a + b; }
+};
+struct larger {
+    __device__ double operator()(double a, double b) const { return fmax(a, b); }
+};
+
+/* The numbers of all threads of a block as one, in every thread; `lane` is shared memory of THREADS numbers. */
+template <class Join> __device__ double block_join(double x, double *lane, Join join)
 {
     const int t = static_cast<int>(threadIdx.x);
     __syncthreads();
@@ -28,26 +35,14 @@ __device__ double block_sum(double x, double *lane)
 #pragma unroll 1
     for (int half = THREADS / 2; half > 0; half /= 2) {
         if (t < half)
-            lane[t] += lane[t + half];
+            lane[t] = join(lane[t], lane[t + half]);
         __syncthreads();
     }
     return lane[0];
 }
 
-__device__ double block_max(double x, double *lane)
-{
-    const int t = static_cast<int>(threadIdx.x);
-    __syncthreads();
-    lane[t] = x;
-    __syncthreads();
-#pragma unroll 1
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        if (t < half)
-            lane[t] = fmax(lane[t], lane[t + half]);
-        __syncthreads();
-    }
-    return lane[0];
-}
+__device__ double block_sum(double x, double *lane) { return block_join(x, lane, plus()); }
+__device__ double block_max(double x, double *lane) { return block_join(x, lane, larger()); }
 
 /* ---- Vectors ---- */
 
