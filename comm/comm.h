@@ -243,7 +243,7 @@ DSC_MUST_USE dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err); /* as t
 int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
 /* Bytes that the transport's library takes of the device by itself, estimated: the tag LIBRARY. */
 int64_t dsc_comm_library_bytes(const dsc_comm_options *options);
-/* Of dsc_comm_plan_bytes, what open takes by dsc_comm_mem_open, from memory of the transport's library. */
+/* The part of dsc_comm_plan_bytes that open takes by dsc_comm_mem_open, from memory of the transport's library. */
 int64_t dsc_comm_window_bytes(const dsc_comm_options *options);
 /* Plain device memory where the transport has none of its own. */
 DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);

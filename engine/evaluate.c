@@ -61,7 +61,7 @@ static dsc_status check_rows(const dsc_engine *engine, const dsc_data *data, con
         return DSC_OK;
     return DSC_FAIL(
         err, DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu",
-        "%lld texts are no whole rows; with dsc.embedding it counts texts, and a row of %s has %lld: give a "
+        "%lld texts are not whole rows; with dsc.embedding it counts texts, and a row of %s has %lld: give a "
         "multiple of %lld",
         (long long)batch, key, (long long)texts, (long long)texts);
 }

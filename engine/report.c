@@ -320,7 +320,7 @@ static void tell_accuracy(const dsc_engine *engine, const dsc_evaluation *result
                    engine->model->labels.tokens > 0 ? "words" : "samples");
 }
 
-/* Of vectors of texts. */
+/* Recall and correlations of vectors of texts. */
 static void tell_texts(const dsc_engine *engine, const dsc_text_evaluation *texts)
 {
     const double recall = (double)texts->first / (double)dsc_max_i64(1, texts->rows);

@@ -1,4 +1,4 @@
-/* text_evaluation.h - what an evaluation says about vectors of texts: how often a row's positive comes first, and how
+/* text_evaluation.h - figures of an evaluation of vectors of texts: how often a row's positive comes first, and how
  * cosines of scored pairs follow their scores. Rows are in the order of the samples on every rank, so that the numbers
  * depend on the data and on the micro-batch alone. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_TEXT_EVALUATION_H

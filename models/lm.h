@@ -54,7 +54,7 @@ typedef struct dsc_lm_config {
     dsc_preference preference; /* with a beta the third batch tensor is the reference */
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
-    bool turned;    /* of a family that is in_out: matrices of blocks are kept [out,in], as their files in 4 bits */
+    bool turned;    /* an in_out family: matrices of blocks are kept [out,in], as their files in 4 bits */
     bool bare_head; /* without a norm before it */
     /* The embedding's and the head's norms: the factor is 1 + weight, whose first values are 0; a layer norm has no
      * bias. */

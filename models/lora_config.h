@@ -64,7 +64,7 @@ typedef struct dsc_lora_config {
     int32_t parameter_count;
     bool parameter_used[DSC_LORA_PARAMETERS_MAX];
     /* Experts' matrices had layers of their own before transformers 5. Targets that named them became parameters, and
-     * the last components of those layers' names are no targets elsewhere. */
+     * the last components of those layers' names are not targets elsewhere. */
     bool taken[DSC_LORA_TARGETS_MAX];
     const char *fused[DSC_LORA_FUSED_MAX];
     int32_t fused_count;

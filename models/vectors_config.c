@@ -31,8 +31,8 @@ typedef struct folder_vectors {
 typedef struct folder_reader {
     dsc_alloc *alloc;
     const char *dir;
-    int64_t width;         /* of the model's vectors */
-    char path[PATH_BYTES]; /* of the file in hand */
+    int64_t width;         /* numbers of a vector of the model */
+    char path[PATH_BYTES]; /* the file that is read */
     dsc_error *err;
 } folder_reader;
 
@@ -111,7 +111,7 @@ static dsc_status read_pooling_root(const folder_reader *r, const cJSON *root, d
 {
     const cJSON *const mode = cJSON_GetObjectItemCaseSensitive(root, "pooling_mode");
     if (!cJSON_IsObject(root))
-        return REFUSE(r, "is no object; expected the settings of a pooling");
+        return REFUSE(r, "is not an object; expected the settings of a pooling");
     DSC_TRY(check_width(r, root));
     DSC_TRY(check_switch(r, root, "include_prompt"));
     if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(root, "include_prompt")))
@@ -186,7 +186,7 @@ static dsc_status read_modules(folder_reader *r, folder_vectors *out)
     char own[PATH_BYTES];
     snprintf(own, sizeof own, "%s", r->path);
     if (!cJSON_IsArray(list))
-        status = REFUSE(r, "is no list of modules");
+        status = REFUSE(r, "is not a list; expected a list of modules");
     for (const cJSON *each = cJSON_IsArray(list) ? list->child : NULL; each != NULL && status == DSC_OK;
          each = each->next) {
         status = read_module(r, each, place++, out);
@@ -209,7 +209,7 @@ static dsc_status read_longest(folder_reader *r, folder_vectors *out)
     const cJSON *const root = dsc_json_root(json);
     const cJSON *const longest = cJSON_GetObjectItemCaseSensitive(root, "max_seq_length");
     if (!cJSON_IsObject(root))
-        status = REFUSE(r, "is no object; expected \"max_seq_length\" and \"do_lower_case\" in one");
+        status = REFUSE(r, "is not an object; expected \"max_seq_length\" and \"do_lower_case\" in one");
     else if ((status = check_switch(r, root, "do_lower_case")) != DSC_OK)
         ; /* the error is set */
     else if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "do_lower_case")))

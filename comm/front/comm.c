@@ -343,7 +343,7 @@ void dsc_comm_close(dsc_comm **comm_ptr)
         dsc_comm_memory_close(&comm->memory); /* some is the transport's library's, and its streams are idle */
     comm->transport->ops->close(comm->transport);
     for (int32_t c = 0; c < comm->channel_count; c++)
-        dsc_pipeline_close(&comm->channel[c].pipeline); /* what it waited for has ended with the transport */
+        dsc_pipeline_close(&comm->channel[c].pipeline); /* its waits have ended with the transport */
     dsc_comm_memory_close(&comm->memory);
     dsc_local_world_drop(comm->group_world);
     dsc_alloc_free(comm->alloc, comm);

@@ -67,8 +67,8 @@ typedef struct dsc_ckpt_merge_state {
     int64_t in, out;
     float *a, *b;    /* NULL: the weight has none */
     double *factors; /* [out] of outputs with magnitudes; NULL: 1 */
-    /* Of matrices of experts: a is [experts * rank, in] and b [more, rank * experts], whose rows for these outputs
-     * begin with this one. */
+    /* Matrices of experts: a is [experts * rank, in] and b [more, rank * experts]. The rows of b for these outputs
+     * begin with `first`. */
     int64_t experts, first;
 } dsc_ckpt_merge_state;
 /* PEFT's rule: `end` is the whole name, or what follows a point in it. */

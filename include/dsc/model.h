@@ -446,10 +446,10 @@ typedef struct dsc_model_options {
         int64_t count;
         const char *const *names; /* [count] */
         bool of_tokens;           /* each token has a class */
-        /* Of a kind that compares texts: */
+        /* A kind that compares texts: */
         dsc_pooling pooling;
         dsc_unit unit;
-        double scale; /* of cosines; 0: 20 */
+        double scale; /* factor of cosines; 0: 20 */
     } labels;
     /* Factors of the losses of routers (dsc_model_experts). Below 0: the model's, which are those of transformers:
      * "router_aux_loss_coef" where "output_router_logits" is true, and 0 for z. */

@@ -50,7 +50,7 @@ static inline size_t dsc_dtype_bytes(dsc_dtype dtype)
 #define DSC_DIMS_MAX 6
 
 /* Labels of a sample: none; one class, as an int32; numbers that are predicted, or a set of classes (1: in the set, 0:
- * not), each as fp32. Of a model that makes a vector of each text: the loss that compares the texts of rows
+ * not), each as fp32. A model that makes a vector of each text: the loss that compares the texts of rows
  * (kernels/text_vectors.h), whose samples have two fp32 numbers. */
 typedef enum dsc_label_kind {
     DSC_LABELS_NONE,

@@ -1,4 +1,4 @@
-/* test_exchange.c - what a step's result says about exchanges: bytes of each kind by the formulas of ZeRO's stages, and
+/* test_exchange.c - exchanges in a step's result: bytes of each kind by the formulas of ZeRO's stages, and
  * the wait for a rank that comes late. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

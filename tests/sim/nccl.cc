@@ -492,7 +492,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
 }
 
-/* Of a communicator that does not block, the new one is there when the parent's state says so. */
+/* The new communicator of one that does not block is there when the parent's state says so. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
 {
     guard held(sim().lock);

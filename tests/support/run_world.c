@@ -103,7 +103,7 @@ static void collect(world_job *job, dsc_engine *engine)
             float **whole = &job->whole[t * PLANES + s];
             if (*whole == NULL)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
-            if (count > 0) /* else `first` is no element */
+            if (count > 0) /* else `first` is not an element */
                 fetch(engine, tensor->group, planes[s], tensor->offset + first - slice.first, count, *whole + first);
         }
         for (int s = PLANE_ROWS; s <= PLANE_COLS && slice.trainable; s++)

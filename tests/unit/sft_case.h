@@ -1,4 +1,4 @@
-/* sft_case.h - what tests of instruction data begin with: a folder with a tokenizer of bytes.
+/* sft_case.h - set-up of the tests of instruction data: a folder with a tokenizer of bytes.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_UNIT_SFT_CASE_H
 #define DSC_TESTS_UNIT_SFT_CASE_H

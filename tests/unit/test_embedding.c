@@ -267,7 +267,7 @@ static void test_other_modules_are_refused_by_name(void **state)
                   "", "../x");
     check_refused("[{\"path\": \"0_Transformer\", \"type\": \"Transformer\"}]", "{}", "", "0_Transformer");
     check_refused("[]", "{}", "", "has no pooling");
-    check_refused("{}", "{}", "", "is no list");
+    check_refused("{}", "{}", "", "is not a list; expected a list of modules");
     check_refused(NULL, "{}", ", \"sentence_transformers\": {\"pooling\": 3}", "must have \"pooling\"");
 }
 
@@ -275,14 +275,14 @@ static void test_settings_of_another_type_are_refused(void **state)
 {
     static const char *const lengths[][2] = { { "{\"max_seq_length\": \"abc\"}", "\"max_seq_length\" must be" },
                                               { "{\"do_lower_case\": 1}", "\"do_lower_case\" must be true or false" },
-                                              { "[1]", "is no object" } };
+                                              { "[1]", "is not an object" } };
     (void)state;
     check_says(MODULES(""), "{\"pooling_mode\": \"cls\", \"word_embedding_dimension\": 32}", "", "cls", false);
     check_refused(MODULES(""), "{\"pooling_mode\": [\"mean\"]}", "", "\"pooling_mode\" is not one text");
     check_refused(MODULES(""), "{\"pooling_mode_mean_tokens\": 1}", "", "must be true or false");
     check_refused(MODULES(""), "{\"pooling_mode\": \"mean\", \"include_prompt\": 0}", "", "must be true or false");
     check_refused(MODULES(""), "{\"pooling_mode\": \"mean\", \"word_embedding_dimension\": 33}", "", "must be 32");
-    check_refused(MODULES(""), "[\"mean\"]", "", "is no object");
+    check_refused(MODULES(""), "[\"mean\"]", "", "is not an object; expected the settings of a pooling");
     check_refused("[{\"path\": 3, \"type\": \"Transformer\"}]", "{}", "", "\"path\" of module 0");
     check_refused(NULL, "{}", ", \"sentence_transformers\": {\"pooling\": \"cls\", \"normalize\": 1}", "\"normalize\"");
     for (size_t i = 0; i < DSC_COUNT(lengths); i++) {

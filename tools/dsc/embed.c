@@ -126,7 +126,7 @@ static dsc_status find_prompt(embedding *e, dsc_alloc *alloc, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--prompt", "has %zu bytes; expected fewer than %d", strlen(e->rows.prompt),
                         DSC_SFT_TEXT_BYTES);
     DSC_TRY(dsc_path_join(path, sizeof path, e->rows.model, PROMPTS_FILE, err));
-    const bool missing = dsc_io_kind(path) == DSC_PATH_MISSING; /* anything else that is no file fails to be read */
+    const bool missing = dsc_io_kind(path) == DSC_PATH_MISSING; /* a folder or a pipe fails to be read */
     if (e->prompt_name != NULL && missing)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "is missing, and --prompt-name names one of its prompts");
     if (e->rows.prompt != NULL || missing)

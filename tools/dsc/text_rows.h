@@ -15,7 +15,7 @@ typedef struct dsc_text_rows {
     int64_t tokens, threads; /* tokens: 0: the model's usual length, at most 512 */
     bool bf16;
     const char *prompt; /* before each text; NULL: none */
-    const char *shown;  /* what messages call the file; NULL: its path */
+    const char *shown;  /* name of the file in messages; NULL: its path */
     dsc_alloc *alloc;
     dsc_tokenizer *tokenizer;
     dsc_infer *infer;

@@ -123,7 +123,7 @@ static dsc_status refuse_two_meanings(const label_reader *r, int64_t number)
         if (i != number && strcmp(r->labels->names[i], text) == 0)
             return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
                             "\"%.60s\" is the number %s, which is also the name of class %lld; write names as texts, "
-                            "as \"%s\", or give the classes names that are no numbers",
+                            "as \"%s\", or name the classes by other texts than numbers",
                             r->name, text, (long long)i, text);
     return DSC_OK;
 }

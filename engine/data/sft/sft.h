@@ -70,8 +70,8 @@ typedef struct dsc_sft_section {
     bool pairs; /* the config has dsc.dpo: rows are preferences, and are not packed */
     dsc_labels labels; /* the model's labels; rows with labels are not packed; names are borrowed */
     bool unlabeled;    /* only texts of such rows are read */
-    /* Of texts that are compared, before the first and before the others. Their columns are TEXT, TEXT_PAIR, NEGATIVE
-     * and LABEL, which is the score. */
+    /* Prompts of texts that are compared: before the first and before the others. Their columns are TEXT, TEXT_PAIR,
+     * NEGATIVE and LABEL, which is the score. */
     char prompt[2][DSC_SFT_TEXT_BYTES];
 } dsc_sft_section;
 #define DSC_SFT_SECTION_INIT { .end_token = true, .packing = true }

@@ -190,7 +190,7 @@ static dsc_status read_score(const text_row *r, float *out)
     return DSC_OK;
 }
 
-/* A column that is named like a negative and is none of the row's: a gap in the numbers, or a list. */
+/* A column that is named like a negative and is not read: behind a gap in the numbers, or a list. */
 static dsc_status check_other_negatives(const text_row *r, int64_t count)
 {
     const char *const base = negative_base(r->maker->o->section);
