@@ -130,6 +130,25 @@ typedef struct dsc_model_experts {
     double balance, z;      /* factors of the losses; 0: a loss is not there */
 } dsc_model_experts;
 
+/* A saved tensor of a module without a gradient, such as the running statistics of a batch norm. Each training forward
+ * of a micro-batch gives a statistic of it. At the end of a step, the statistics of all micro-batches of all ranks are
+ * folded in the order of micro-batches, so that the values do not depend on the number of ranks:
+ *
+ *     value = value + momentum * (statistic - value)        as torch.nn.BatchNorm2d, in fp32
+ *
+ * A forward that runs again gives none. All ranks have the same values. */
+typedef enum dsc_buffer_kind {
+    DSC_BUFFER_AVERAGE, /* fp32 [count], by the formula above */
+    DSC_BUFFER_STEPS    /* an int64 without dimensions: the micro-batches that were folded. It has no statistic. */
+} dsc_buffer_kind;
+typedef struct dsc_buffer_spec {
+    const char *name; /* whole, as in checkpoints: "layer1.0.bn1.running_mean" */
+    dsc_buffer_kind kind;
+    int64_t count;   /* elements; STEPS: 1 */
+    double init;     /* first value of each element */
+    double momentum; /* AVERAGE: 0 to 1 */
+} dsc_buffer_spec;
+
 /* One tensor of a micro-batch as the data source delivers it: [B, dim...]. */
 typedef struct dsc_batch_spec {
     const char *name; /* "tokens", "targets" */
@@ -269,6 +288,12 @@ typedef struct dsc_module_ctx {
     void *records;
     bool pairs;           /* the losses of routers count alike in each micro-batch */
     int32_t first_record; /* first record of a module, which sets it */
+
+    /* Of a module with buffers. buffer[buffer_count] are their values, read only, fp32; the entry of a STEPS buffer is
+     * NULL. statistic[buffer_count]: written by forward; NULL: none is wanted, as in evaluation and in a forward that
+     * runs again. Both are memory of the compute device. */
+    const float *const *buffer;
+    float *const *statistic;
 } dsc_module_ctx;
 
 enum {
@@ -298,7 +323,10 @@ typedef struct dsc_module {
     dsc_status (*backward)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
     /* Optional: ctx->rebuilt again, the same bits that forward wrote there. */
     dsc_status (*rebuild)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
+    int32_t buffer_count; /* 0 to DSC_MODULE_BUFFERS_MAX */
+    const dsc_buffer_spec *buffers;
 } dsc_module;
+#define DSC_MODULE_BUFFERS_MAX 192
 
 /* Parts of a weight that a folder has in NF4 with bitsandbytes' block size of 64 (kernels/nf4.h). CODES: two elements
  * in a byte. SCALES: one byte each with double quantization, else fp32. TOPS and OFFSET, in fp32, exist with double
