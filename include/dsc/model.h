@@ -131,8 +131,8 @@ typedef struct dsc_model_experts {
 } dsc_model_experts;
 
 /* A saved tensor of a module without a gradient, such as the running statistics of a batch norm. Each training forward
- * of a micro-batch gives a statistic of it. At the end of a step, the statistics of all micro-batches of all ranks are
- * folded in the order of micro-batches, so that the values do not depend on the number of ranks:
+ * of a micro-batch gives a statistic of it. At the end of a step, those of all ranks are folded in the order of
+ * micro-batches, so that the values do not depend on the number of ranks:
  *
  *     value = value + momentum * (statistic - value)        as torch.nn.BatchNorm2d, in fp32
  *
