@@ -3,6 +3,7 @@
 "FAILED" if a test of ours failed; a missing peer or tool is "skipped: why"."""
 import array
 import collections
+import json
 import os
 import re
 import shutil
@@ -310,6 +311,104 @@ def llama_fp8(day, deadline):
     return verdict(base is not None)
 
 
+# ---- families beside transformers ----
+
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False, "head_dim": 128, "hidden_act": "silu",
+         "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40960, "num_attention_heads": 16,
+         "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": True,
+         "vocab_size": 151936}
+OLMOE = {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 1024,
+         "max_position_embeddings": 4096, "num_attention_heads": 16, "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 3,
+         "num_key_value_heads": 16, "norm_topk_prob": False, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "router_aux_loss_coef": 0.01,
+         "tie_word_embeddings": False, "vocab_size": 50304}
+SMALLER = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1,
+           "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "vocab_size": 128}  # what a simulated GPU has the time for
+
+
+def family(name, config, batch, tokens):
+    """Steps of a config.json in turns with transformers, whose model is compiled before ours starts."""
+    def run(day, deadline):
+        keys, samples, length = dict(config), batch, tokens
+        if day.options.simulate:
+            keys.update({key: value for key, value in SMALLER.items() if key in keys})
+            samples, length = 1, 16
+        path = os.path.join(day.folder, f"{name}.json")
+        with open(path, "w") as out:
+            json.dump(keys, out)
+        run_path, sides, problems = bench_gpu.llama_config(day.folder, path, samples, length, {"stage": 1}), [], []
+        ours = [day.options.worker, run_path, str(keys["vocab_size"]), str(length)]
+        if day.options.python:
+            theirs = [day.options.python, os.path.join(BENCH, "transformers_worker.py"), path, str(samples), str(length)]
+            bench_gpu.start(sides, "transformers", theirs, deadline)
+        bench_gpu.start(sides, "dsc", ours, deadline, day.options.env)
+        sides.reverse()
+        try:
+            turns.take_turns(sides, 1 if day.options.simulate else 8, 1 if day.options.simulate else 2, deadline, 3, failed=problems.append)
+        finally:
+            for side in sides:
+                side.close()
+        for side in sides:
+            if side.ms:
+                bench_gpu.say(f"{name} {side.name:12} {statistics.median(side.ms):9.2f} ms  min {min(side.ms):.2f} max {max(side.ms):.2f} of "
+                              f"{len(side.ms)}  GPU memory {side.device_bytes / 2**20:.0f} MiB")
+        for side in sides[1:]:
+            ratio = turns.paired(sides[0], side)
+            if ratio:
+                bench_gpu.say(f"{name} {side.name}/{sides[0].name} {statistics.median(ratio):.3f} of {len(ratio)} pairs")
+        for problem in problems:
+            bench_gpu.say(f"{name}: {problem}")
+        return verdict(any(side.name == "dsc" and side.ms for side in sides))
+    return run
+
+
+# ---- losses in fp8 ----
+
+BYTES_LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 24,
+               "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 256, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
+               "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False}
+LOSS_TEXT_BYTES = 12_000_000
+
+
+def source_text(path, most):
+    """Python's own library as text: every machine with this script has it."""
+    with open(path, "wb") as out:
+        for folder, _, names in sorted(os.walk(os.path.dirname(os.__file__))):
+            for name in sorted(names):
+                if name.endswith(".py") and out.tell() < most:
+                    with open(os.path.join(folder, name), "rb") as source:
+                        out.write(source.read())
+
+
+def fp8_losses(day, deadline):
+    """Mean losses of 500 steps in bf16 and in fp8, for two orders of the samples: the spread of the orders says what a gap means."""
+    steps, batch, tokens = (2, 1, 16) if day.options.simulate else (500, 8, 1024)
+    text, keys = os.path.join(day.folder, "source.txt"), dict(BYTES_LLAMA)
+    if day.options.simulate:
+        keys.update({key: value for key, value in SMALLER.items() if key in keys}, vocab_size=256)
+    model = os.path.join(day.folder, "bytes.json")
+    with open(model, "w") as out:
+        json.dump(keys, out)
+    source_text(text, 100_000 if day.options.simulate else LOSS_TEXT_BYTES)
+    means = {}
+    for seed in (1, 2):
+        for name, settings in (("bf16", {}), ("fp8", {"fp8": {"enabled": True}})):
+            config = bench_gpu.llama_config(day.folder, model, batch, tokens, {"stage": 1}, **settings)
+            log = os.path.join(day.folder, f"{name}-{seed}.jsonl")
+            rc, output = day.run([day.options.train, "--config", config, "--data", text, "--steps", str(steps), "--seed", str(seed), "--log", log],
+                                 deadline - time.monotonic())
+            if rc != 0:
+                failures(day, output, 20)
+                return f"FAILED: {name}, seed {seed}, {'stopped' if rc is None else f'exit {rc}'}"
+            with open(log) as lines:
+                losses = [json.loads(line)["loss"] for line in lines]
+            means[name, seed] = statistics.mean(losses), statistics.mean(losses[-50:])
+            bench_gpu.say(f"fp8-losses {name}, seed {seed}: mean {means[name, seed][0]:.4f}, of the last 50 steps {means[name, seed][1]:.4f}")
+    for seed in (1, 2):
+        gaps = [100 * (means["fp8", seed][i] / means["bf16", seed][i] - 1) for i in range(2)]
+        bench_gpu.say(f"fp8-losses fp8 and bf16, seed {seed}: {gaps[0]:+.2f} %, of the last 50 steps {gaps[1]:+.2f} %")
+    return "done"
+
+
 def llmc(day, deadline):
     program = day.options.llmc
     if not program:
@@ -346,6 +445,9 @@ PARTS = (
     Part("two-ranks", True, 40, 300, two_ranks),
     Part("killed-rank", True, 60, 120, killed_rank),
     Part("sanitizers", True, 40, 300, sanitizers),
+    Part("qwen3", False, 60, 180, family("qwen3-0.6b", QWEN3, 4, 2048)),
+    Part("olmoe", False, 60, 180, family("olmoe, 3 blocks", OLMOE, 4, 2048)),
+    Part("fp8-losses", False, 120, 300, fp8_losses),
     Part("offload-7b", False, 120, 300, offload),
     Part("llm.c", False, 30, 120, llmc),
 )

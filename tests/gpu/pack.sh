@@ -17,7 +17,7 @@ cp "$DSC_BIN/train" "$DSC_BIN/dsc" "$to/bin"
 cp "$DSC_LIB/dsc/libdsc_cuda.so" "$to/lib/dsc"
 [ ! -e "$DSC_LIB/dsc/libdsc_cudnn.so" ] || cp "$DSC_LIB/dsc/libdsc_cudnn.so" "$to/lib/dsc"
 cp "$@" "$to/programs"
-cp "$worker" "$top"/bench/{bench_gpu,turns,kernel_sums,torch_llama,torch_worker,deepspeed_worker}.py "$to/bench"
+cp "$worker" "$top"/bench/{bench_gpu,turns,kernel_sums,torch_llama,torch_worker,transformers_worker,deepspeed_worker}.py "$to/bench"
 cp "$top/tests/run" "$to/tests"; cp "$top"/tests/gpu/{run.sh,day.py,day_parts.py} "$to/tests/gpu"
 [ -z "$trace" ] || { mkdir "$to/trace"; cp "$trace" "$(dirname "$trace")"/libcupti.so.* "$to/trace"; }
 strip -g "$to"/bin/* "$to"/programs/* "$to/bench/$(basename "$worker")"

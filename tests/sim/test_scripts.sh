@@ -111,7 +111,7 @@ END
     for part in check-kernels engine two-ranks killed-rank; do
         report "$part, among the tests" grep -qE "^    $part: ok" "$dir"/results/*-test.md
     done
-    for part in 124m bench-kernels 1558m llama-7b llama-7b-fp8; do
+    for part in 124m bench-kernels 1558m llama-7b llama-7b-fp8 qwen3 olmoe fp8-losses; do
         report "$part, among the measurements" grep -qE "^    $part: done" "$dir"/results/*GPU.md
     done
     report "a step by kernel" grep -qE '^    profile ncu: +1\.500 ms .* adam' "$dir"/results/*GPU.md
