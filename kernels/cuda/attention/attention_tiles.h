@@ -11,20 +11,11 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/warpgroups.h"
 
 namespace {
 
-enum {
-    WARPGROUP = 128, CONSUMERS = 2, SM90_THREADS = WARPGROUP * (CONSUMERS + 1),
-    CONSUMER_WARPS = CONSUMERS * WARPGROUP / 32,
-    TILE = 64, ROWS = TILE * CONSUMERS,
-    BOX = 64, BOX_BYTES = TILE * BOX * 2, /* 64 columns of a tile: rows of 128 bytes */
-    EIGHT_ROWS = 8 * 128,
-    SM90_HEAD_MIN = 40, SM90_HEAD_MAX = 128,
-    /* All threads of a block start with an equal share of a multiprocessor's registers. The registers that some
-     * threads give away are all that the others can take: with one more they would wait forever. */
-    START_REGISTERS = 65536 / SM90_THREADS / 8 * 8, COPY_REGISTERS = 24, COMPUTE_REGISTERS = 240
-};
+enum { ROWS = TILE * CONSUMERS, SM90_HEAD_MIN = 40, SM90_HEAD_MAX = 128, COPY_REGISTERS = 24, COMPUTE_REGISTERS = 240 };
 static_assert(COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS <= (1 + CONSUMERS) * START_REGISTERS,
               "warpgroups take more registers than there are");
 
@@ -32,24 +23,6 @@ static_assert(COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS <= (1 + CONSUMERS) 
 template <int DP, int TILE_ROWS = TILE> __host__ __device__ constexpr int tile_bytes()
 {
     return DP / BOX * (TILE_ROWS / TILE) * BOX_BYTES;
-}
-
-/* Whether the kernel starts with the registers that its warpgroups share out. Another compiler or its options may give
- * fewer, and registers_take would then wait for ever. */
-template <class Kernel> bool starts_with_registers(Kernel *kernel)
-{
-    cudaFuncAttributes is;
-    if (cudaFuncGetAttributes(&is, reinterpret_cast<const void *>(kernel)) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return false;
-    }
-    return is.numRegs * (1 + CONSUMERS) >= COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS;
-}
-
-/* This warp's number among those that compute. The shuffle tells the compiler that all lanes have the same. */
-__device__ __forceinline__ int32_t computing_warp()
-{
-    return __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x - WARPGROUP) / 32, 0);
 }
 
 /* ---- which block has what ---- */
@@ -103,20 +76,6 @@ __device__ __forceinline__ void copy_tile(unsigned char *tile, const CUtensorMap
         for (int r = 0; r < TILE_ROWS; r += TILE, tile += BOX_BYTES)
             copy_box(tile, map, full, c, head, row + r, batch);
 }
-
-/* The next tile's place in a ring: its stage, and the parity of the phases of its round there. */
-template <int STAGES> struct ring_turn {
-    int32_t stage;
-    unsigned parity;
-
-    __device__ __forceinline__ void next()
-    {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
 
 /* Tiles that come one after the other, the first with the turn { 0, 0 }. */
 template <int DP, int STAGES, int TILE_ROWS = TILE> struct tile_ring {
