@@ -88,10 +88,20 @@ __device__ __forceinline__ void put(const grouped_arrays<T, C> &a, const place_o
 
 /* ---- bf16 on tensor cores: 8 warps of 64 x 32 sums ---- */
 
-enum { TILE = 128, STEP = 32, ROW = STEP + 8, THREADS = 256, EACH = 8, CHUNKS = TILE * STEP / (EACH * THREADS) };
+enum {
+    TILE = 128,
+    STEP = 32,
+    THREADS = 256,
+    EACH = 8,
+    CHUNKS = TILE * STEP / (EACH * THREADS),
+    ROW = STEP + 8,
+    K_ROW = TILE + 8, /* strides of [row][k] and [k][row]: eight rows lie in different banks */
+    TILE_ELEMENTS = TILE * ROW
+};
+static_assert(STEP * K_ROW <= TILE_ELEMENTS, "a tile of either layout fits");
 
 /* A tile of 128 rows and 32 of k, read as chunks of 8 that lie together, in registers until it goes to shared memory
- * as [row][k]. */
+ * as it lies in memory: as [row][k] or [k][row]. */
 struct chunks {
     vector<uint16_t, EACH> part[CHUNKS];
 };
@@ -130,30 +140,46 @@ template <bool ALONG> __device__ void write_chunks(uint16_t *tile, const chunks 
     for (int c = 0; c < CHUNKS; c++) {
         int32_t row, k;
         chunk_at<ALONG>(c, &row, &k);
-        if constexpr (ALONG) {
-            store_vector(tile + row * ROW + k, from.part[c]);
-        } else {
-#pragma unroll
-            for (int j = 0; j < EACH; j++)
-                tile[(row + j) * ROW + k] = from.part[c].elements[j];
-        }
+        store_vector(tile + (ALONG ? row * ROW + k : k * K_ROW + row), from.part[c]);
     }
 }
 
+/* Rows row .. row + 15 of k .. k + 15 of a tile as a warp's left operand. */
+template <bool ALONG>
+__device__ __forceinline__ void read_rows(unsigned (&out)[4], const uint16_t *tile, int row, int k)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (ALONG)
+        ldmatrix_x4(out, tile + (row + lane % 16) * ROW + k + lane / 16 * 8);
+    else
+        ldmatrix_x4_trans(out, tile + (k + lane % 8 + lane / 16 * 8) * K_ROW + row + lane / 8 % 2 * 8);
+}
+
+/* The same as the right operand: that of the first 8 rows, then that of the last. */
+template <bool ALONG>
+__device__ __forceinline__ void read_columns(unsigned (&out)[4], const uint16_t *tile, int row, int k)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (ALONG)
+        ldmatrix_x4(out, tile + (row + lane / 16 * 8 + lane % 8) * ROW + k + lane / 8 % 2 * 8);
+    else
+        ldmatrix_x4_trans(out, tile + (k + lane % 16) * K_ROW + row + lane / 16 * 8);
+}
+
 /* One step of k of a warp's sums, which are rows m0 .. m0 + 63 and columns n0 .. n0 + 31 of the tile. */
+template <bool A_ALONG, bool B_ALONG>
 __device__ __forceinline__ void multiply_step(float (&sum)[4][4][4], const uint16_t *a, const uint16_t *b, int m0,
                                               int n0)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int k = 0; k < STEP; k += 16) {
         unsigned rows[4][4], columns[2][4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            ldmatrix_x4(rows[i], a + (m0 + 16 * i + lane % 16) * ROW + k + lane / 16 * 8);
+            read_rows<A_ALONG>(rows[i], a, m0 + 16 * i, k);
 #pragma unroll
         for (int j = 0; j < 2; j++)
-            ldmatrix_x4(columns[j], b + (n0 + 16 * j + lane / 16 * 8 + lane % 8) * ROW + k + lane / 8 % 2 * 8);
+            read_columns<B_ALONG>(columns[j], b, n0 + 16 * j, k);
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -178,9 +204,9 @@ __device__ void put_sums(const grouped_arrays<uint16_t, C> &a, const place_of_ti
 }
 
 template <class C, bool A_ALONG, bool B_ALONG>
-__global__ void __launch_bounds__(THREADS) tensor_kernel(const grouped_arrays<uint16_t, C> a, bool aligned)
+__global__ void __launch_bounds__(THREADS, 2) tensor_kernel(const grouped_arrays<uint16_t, C> a, bool aligned)
 {
-    __align__(16) __shared__ uint16_t a_tile[2][TILE * ROW], b_tile[2][TILE * ROW];
+    __align__(16) __shared__ uint16_t a_tile[2][TILE_ELEMENTS], b_tile[2][TILE_ELEMENTS];
     __shared__ place_of_tile found;
     const place_of_tile at = find_tile(a, blockIdx.x, TILE, &found);
     if (at.expert < 0)
@@ -200,7 +226,7 @@ __global__ void __launch_bounds__(THREADS) tensor_kernel(const grouped_arrays<ui
             read_chunks<A_ALONG>(next_a, a_from, a.of_a, at.m0, at.m, k + STEP, at.k, aligned);
             read_chunks<B_ALONG>(next_b, b_from, a.of_b, at.n0, a.n, k + STEP, at.k, aligned);
         }
-        multiply_step(sum, a_now, b_now, m0, n0);
+        multiply_step<A_ALONG, B_ALONG>(sum, a_now, b_now, m0, n0);
     }
     put_sums(a, at, sum, m0, n0);
 }
