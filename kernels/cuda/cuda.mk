@@ -24,7 +24,7 @@ CUDA_WARN  := -Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function$(if $(fil
 
 NVCC_PLAIN := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-g \
               -Xcompiler $(CUDA_WARN) $(if $(filter 1,$(WERROR)),-Werror all-warnings)
-$(BUILD)/kernels/cuda/attention/%_sm90.cu.o: ARCH := $(CUDA_ARCH_SM90)
+$(BUILD)/kernels/cuda/%_sm90.cu.o: ARCH := $(CUDA_ARCH_SM90)
 # Bits that are a contract (kernels/exact.h, update.h, dora.h, dropout.h, quant.h, fp8.h, nf4.h, signs.h, exact_gemm.h, binned_sum.h): every operation rounds once, as IEEE says.
 EXACT_CUDA := $(addprefix $(BUILD)/kernels/cuda/,exact update dora dropout quant fp8 nf4 signs exact_gemm binned_sum)
 $(EXACT_CUDA:=.cu.o) $(EXACT_CUDA:=.ptx): NUMBERS := -fmad=false -ftz=false -prec-div=true -prec-sqrt=true

@@ -2,9 +2,10 @@
  *
  * The grid has a block for each tile that there may be: rows / TILE + experts tiles of rows, by the shapes alone. A
  * block finds its expert in the starts of rows, or that it has no work. bf16 goes to tensor cores, F32 and F16 to plain
- * multiply-adds. Each element is one sum over k in order of steps, so the bits do not depend on the grid.
- * SPDX-License-Identifier: Apache-2.0 */
+ * multiply-adds. On sm_90 most shapes in bf16 have the kernels of grouped_gemm_sm90.cu instead. Each element is one sum
+ * over k in order of steps, so the bits do not depend on the grid. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/grouped_gemm_sm90.h"
 #include "kernels/cuda/launchers.h"
 
 namespace
@@ -100,8 +101,8 @@ enum {
 };
 static_assert(STEP * K_ROW <= TILE_ELEMENTS, "a tile of either layout fits");
 
-/* A tile of 128 rows and 32 of k, read as chunks of 8 that lie together, in registers until it goes to shared memory
- * as it lies in memory: as [row][k] or [k][row]. */
+/* A tile of 128 rows and 32 of k, read as chunks of 8 that lie together. It is in registers until it goes to shared
+ * memory in the order of memory: as [row][k] or [k][row]. */
 struct chunks {
     vector<uint16_t, EACH> part[CHUNKS];
 };
@@ -338,6 +339,8 @@ dsc_status dsc_cuda_run_GROUPED_GEMM(const dsc_cuda_launch *at, const void *args
     DSC_ASSERT(a->add == NULL || a->kind != DSC_GROUPED_WEIGHT);
     if (a->rows == 0 && a->kind != DSC_GROUPED_WEIGHT)
         return DSC_OK;
+    if (at->grouped != NULL && dsc_cuda_grouped_sm90_fits(a))
+        return dsc_cuda_grouped_sm90(at, a, err);
     if (a->dtype == DSC_BF16 && a->kind == DSC_GROUPED_FORWARD)
         tensor<uint16_t, true, true>(at, a);
     else if (a->dtype == DSC_BF16 && a->kind == DSC_GROUPED_INPUT)

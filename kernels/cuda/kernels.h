@@ -22,6 +22,7 @@ typedef struct dsc_cuda_launch {
     dsc_cuda_attention *attention;
     void *workspace; /* device memory of this stream */
     int64_t workspace_bytes;
+    void *grouped; /* dsc_cuda_grouped_sm90_find */
 } dsc_cuda_launch;
 
 /* Checks the argument struct (that of the CPU kernel, with device pointers) and enqueues; never waits, never allocates.

@@ -259,6 +259,9 @@ __device__ __forceinline__ void copy_box(void *shared, const CUtensorMap *map, m
                  : "memory");
 }
 
+/* Orders this thread's own writes to shared memory before what products and copies do there later. */
+__device__ __forceinline__ void copies_fence() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
 /* ---- sm_90a: products ---- */
 
 __device__ __forceinline__ shared_matrix matrix_of(const void *first, int leading, int stride)
@@ -293,6 +296,27 @@ template <int GROUPS> __device__ __forceinline__ void wgmma_wait(float (&d)[16][
                    DSC_PTX_FOUR(d[12]), DSC_PTX_FOUR(d[13]), DSC_PTX_FOUR(d[14]), DSC_PTX_FOUR(d[15])
                  : "n"(GROUPS)
                  : "memory");
+}
+
+template <int GROUPS> __device__ __forceinline__ void wgmma_wait(float (&d)[32][4])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %128;\n"
+                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]), DSC_PTX_FOUR(d[4]),
+                   DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7]), DSC_PTX_FOUR(d[8]), DSC_PTX_FOUR(d[9]),
+                   DSC_PTX_FOUR(d[10]), DSC_PTX_FOUR(d[11]), DSC_PTX_FOUR(d[12]), DSC_PTX_FOUR(d[13]),
+                   DSC_PTX_FOUR(d[14]), DSC_PTX_FOUR(d[15]), DSC_PTX_FOUR(d[16]), DSC_PTX_FOUR(d[17]),
+                   DSC_PTX_FOUR(d[18]), DSC_PTX_FOUR(d[19]), DSC_PTX_FOUR(d[20]), DSC_PTX_FOUR(d[21]),
+                   DSC_PTX_FOUR(d[22]), DSC_PTX_FOUR(d[23]), DSC_PTX_FOUR(d[24]), DSC_PTX_FOUR(d[25]),
+                   DSC_PTX_FOUR(d[26]), DSC_PTX_FOUR(d[27]), DSC_PTX_FOUR(d[28]), DSC_PTX_FOUR(d[29]),
+                   DSC_PTX_FOUR(d[30]), DSC_PTX_FOUR(d[31])
+                 : "n"(GROUPS)
+                 : "memory");
+}
+
+/* Variant for the operands in shared memory alone: those of all but the GROUPS newest groups have been read. */
+template <int GROUPS> __device__ __forceinline__ void wgmma_wait_operands()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(GROUPS) : "memory");
 }
 
 /* D = A B, or D += A B with `adds`. Neither a nor d may be touched before the wait. */
@@ -336,6 +360,32 @@ __device__ __forceinline__ void wgmma_tiles(float (&d)[8][4], shared_matrix a, s
                  : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]), DSC_PTX_FOUR(d[4]),
                    DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7])
                  : "l"(a.bits), "l"(b.bits));
+}
+
+/* D += A B, with 256 columns and both operands in shared memory. A_TRANS: rows of A's matrix are K and columns M, as
+ * B_TRANS says of B. */
+template <bool A_TRANS, bool B_TRANS>
+__device__ __forceinline__ void wgmma_wide(float (&d)[32][4], shared_matrix a, shared_matrix b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+                 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+                 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+                 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
+                 "%128, %129, 1, 1, 1, %130, %131;\n"
+                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]), DSC_PTX_FOUR(d[4]),
+                   DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7]), DSC_PTX_FOUR(d[8]), DSC_PTX_FOUR(d[9]),
+                   DSC_PTX_FOUR(d[10]), DSC_PTX_FOUR(d[11]), DSC_PTX_FOUR(d[12]), DSC_PTX_FOUR(d[13]),
+                   DSC_PTX_FOUR(d[14]), DSC_PTX_FOUR(d[15]), DSC_PTX_FOUR(d[16]), DSC_PTX_FOUR(d[17]),
+                   DSC_PTX_FOUR(d[18]), DSC_PTX_FOUR(d[19]), DSC_PTX_FOUR(d[20]), DSC_PTX_FOUR(d[21]),
+                   DSC_PTX_FOUR(d[22]), DSC_PTX_FOUR(d[23]), DSC_PTX_FOUR(d[24]), DSC_PTX_FOUR(d[25]),
+                   DSC_PTX_FOUR(d[26]), DSC_PTX_FOUR(d[27]), DSC_PTX_FOUR(d[28]), DSC_PTX_FOUR(d[29]),
+                   DSC_PTX_FOUR(d[30]), DSC_PTX_FOUR(d[31])
+                 : "l"(a.bits), "l"(b.bits), "n"(A_TRANS), "n"(B_TRANS));
 }
 
 #define DSC_PTX_NEW(x) "=f"((x)[0]), "=f"((x)[1]), "=f"((x)[2]), "=f"((x)[3])

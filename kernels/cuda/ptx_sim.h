@@ -151,14 +151,14 @@ static_assert(sizeof(sim_barrier) == sizeof(mbarrier), "its place");
 struct sim_result { /* D of one or more products in a row */
     float *d[32];
     int floats, first_row; /* position of the warp's 16 rows in its warpgroup's 64 */
-    float sum[32][64];     /* of each lane */
+    float sum[32][128];    /* of each lane */
     int products;      /* not done */
 };
 struct sim_wgmma {
     std::list<sim_result>::iterator result;
     const unsigned *a[32];
     uint64_t left, b; /* matrices; left is 0 where `a` has the left operand */
-    bool trans, adds, done;
+    bool left_trans, trans, adds, done;
 };
 struct sim_warp {
     uint64_t block;
@@ -292,6 +292,8 @@ inline void copy_box(void *shared, const CUtensorMap *map, mbarrier *b, int c0, 
     });
 }
 
+inline void copies_fence() {}
+
 /* ---- sm_90a: products ---- */
 
 inline shared_matrix matrix_of(const void *first, int leading, int stride)
@@ -335,13 +337,14 @@ CUSIM_OWN inline void sim_multiply(sim_wgmma &p)
     p.done = true;
     sim_result &to = *p.result;
     const int columns = to.floats * 2;
-    float left[16][16], right[16][128], sum[16][128];
+    float left[16][16], right[16][256], sum[16][256];
     for (int k = 0; k < 16; k++)
         for (int n = 0; n < columns; n++)
             right[k][n] = p.trans ? sim_element(p.b, k, n) : sim_element(p.b, n, k);
     for (int i = 0; p.left != 0 && i < 16; i++)
         for (int k = 0; k < 16; k++)
-            left[i][k] = sim_element(p.left, to.first_row + i, k);
+            left[i][k] =
+                p.left_trans ? sim_element(p.left, k, to.first_row + i) : sim_element(p.left, to.first_row + i, k);
     for (int lane = 0; lane < 32; lane++) {
         const int g = lane / 4, t = lane % 4;
         for (int e = 0; p.left == 0 && e < 8; e++) /* as in mma_bf16 */
@@ -398,6 +401,8 @@ template <int GROUPS> inline void sim_wait()
 
 template <int GROUPS> inline void wgmma_wait(float (&)[8][4]) { sim_wait<GROUPS>(); }
 template <int GROUPS> inline void wgmma_wait(float (&)[16][4]) { sim_wait<GROUPS>(); }
+template <int GROUPS> inline void wgmma_wait(float (&)[32][4]) { sim_wait<GROUPS>(); }
+template <int GROUPS> inline void wgmma_wait_operands() { sim_wait<GROUPS>(); }
 
 /* The result that these registers are to have: of products that are under way, or a new one. */
 CUSIM_OWN inline std::list<sim_result>::iterator sim_result_of(sim_warp &mine, float *const (&d)[32], int floats)
@@ -420,7 +425,13 @@ CUSIM_OWN inline std::list<sim_result>::iterator sim_result_of(sim_warp &mine, f
     return std::prev(mine.results.end());
 }
 
-struct sim_operands { float *d; int floats; const unsigned *a; uint64_t left, b; bool trans, adds; };
+struct sim_operands {
+    float *d;
+    int floats;
+    const unsigned *a;
+    uint64_t left, b;
+    bool left_trans, trans, adds;
+};
 
 inline void sim_start(const sim_operands &given)
 {
@@ -439,7 +450,8 @@ inline void sim_start(const sim_operands &given)
             d[lane] = static_cast<sim_operands *>(w.given[lane])->d;
             p.a[lane] = static_cast<sim_operands *>(w.given[lane])->a;
         }
-        p.left = first.left, p.b = first.b, p.trans = first.trans, p.adds = first.adds;
+        p.left = first.left, p.b = first.b;
+        p.left_trans = first.left_trans, p.trans = first.trans, p.adds = first.adds;
         p.result = sim_result_of(mine, d, first.floats);
         p.result->products++;
         mine.open.push_back(p);
@@ -448,22 +460,27 @@ inline void sim_start(const sim_operands &given)
 
 template <bool TRANS> inline void wgmma(float (&d)[8][4], const unsigned (&a)[4], shared_matrix b, bool adds)
 {
-    sim_start({ d[0], 32, a, 0, b.bits, TRANS, adds });
+    sim_start({ d[0], 32, a, 0, b.bits, false, TRANS, adds });
 }
 
 template <bool TRANS> inline void wgmma(float (&d)[16][4], const unsigned (&a)[4], shared_matrix b, bool adds)
 {
-    sim_start({ d[0], 64, a, 0, b.bits, TRANS, adds });
+    sim_start({ d[0], 64, a, 0, b.bits, false, TRANS, adds });
 }
 
 inline void wgmma_tiles(float (&d)[8][4], shared_matrix a, shared_matrix b)
 {
-    sim_start({ d[0], 32, nullptr, a.bits, b.bits, false, true });
+    sim_start({ d[0], 32, nullptr, a.bits, b.bits, false, false, true });
 }
 
 inline void wgmma_tiles_first(float (&d)[8][4], shared_matrix a, shared_matrix b)
 {
-    sim_start({ d[0], 32, nullptr, a.bits, b.bits, false, false });
+    sim_start({ d[0], 32, nullptr, a.bits, b.bits, false, false, false });
+}
+
+template <bool A_TRANS, bool B_TRANS> inline void wgmma_wide(float (&d)[32][4], shared_matrix a, shared_matrix b)
+{
+    sim_start({ d[0], 128, nullptr, a.bits, b.bits, A_TRANS, B_TRANS, true });
 }
 
 template <int COUNT> inline void registers_give() {}

@@ -428,20 +428,28 @@ static void verify_grouped(const void *args)
     ck_same_on_cpu(a->c);
 }
 
-/* Some experts have no row, and one has most. */
-static void set_starts(int32_t *starts, const grouped_shape *s)
+/* RANDOM: some experts have no row, and one has most. */
+typedef enum grouped_spread { SPREAD_RANDOM, SPREAD_ONE, SPREAD_EVEN } grouped_spread;
+
+static void set_starts(int32_t *starts, const grouped_shape *s, grouped_spread spread)
 {
     starts[0] = 0;
     for (int32_t e = 0; e < s->experts; e++) {
         const int64_t left = s->rows - starts[e];
-        const int64_t share = ck_random() % 3 == 0 ? 0 : ck_random() % (uint32_t)(2 * s->rows / s->experts + 2);
-        starts[e + 1] = starts[e] + (int32_t)(e == s->experts - 1 || share > left ? left : share);
+        int64_t share = ck_random() % 3 == 0 ? 0 : ck_random() % (uint32_t)(2 * s->rows / s->experts + 2);
+        if (spread == SPREAD_ONE)
+            share = e == s->experts / 2 ? left : 0;
+        else if (spread == SPREAD_EVEN) /* as a trained router's: nearly equal, and no multiple of a tile */
+            share = s->rows * (e + 1) / s->experts + e * 37 % 61 - 30 - starts[e];
+        share = e == s->experts - 1 || share > left ? left : share;
+        starts[e + 1] = starts[e] + (int32_t)(share > 0 ? share : 0);
     }
 }
 
 static const char *const kind_text[] = { "forward", "input", "weight" };
 
-static dsc_grouped_gemm_args grouped_args(const grouped_shape *s, dsc_grouped_kind kind, dsc_dtype dtype, int add)
+static dsc_grouped_gemm_args grouped_args(const grouped_shape *s, grouped_spread spread, dsc_grouped_kind kind,
+                                          dsc_dtype dtype, int add)
 {
     const int64_t in = s->rows * s->in, out = s->rows * s->out, matrix = s->experts * s->in * s->out;
     const int64_t result = kind == DSC_GROUPED_FORWARD ? out : kind == DSC_GROUPED_INPUT ? in : matrix;
@@ -460,7 +468,7 @@ static dsc_grouped_gemm_args grouped_args(const grouped_shape *s, dsc_grouped_ki
                                          .experts = s->experts,
                                          .kind = kind,
                                          .dtype = dtype };
-    set_starts(starts, s);
+    set_starts(starts, s, spread);
     ck_normal(args.a, 0, 1);
     ck_normal(args.b, 0, 0.1);
     if (add > 0)
@@ -476,23 +484,58 @@ static void check_grouped(const grouped_shape *s, dsc_dtype dtype, int add)
                      ck_dtype_text(dtype), (long long)s->rows, (long long)s->in, (long long)s->out, (int)s->experts,
                      add))
             continue;
-        const dsc_grouped_gemm_args args = grouped_args(s, (dsc_grouped_kind)kind, dtype, add);
+        const dsc_grouped_gemm_args args = grouped_args(s, SPREAD_RANDOM, (dsc_grouped_kind)kind, dtype, add);
         ck_kernel(DSC_KERNEL_GROUPED_GEMM, &args, sizeof args, verify_grouped);
+    }
+}
+
+/* Aligned arrays of whole eights of elements: on sm_90 these have the kernels of warpgroups. */
+static void check_grouped_wide(void)
+{
+    static const struct {
+        grouped_shape shape;
+        grouped_spread spread;
+        const char *what;
+    } wide[] = {
+        { { 300, 72, 264, 5 }, SPREAD_RANDOM, "partial tiles" },
+        { { 405, 328, 24, 2 }, SPREAD_EVEN, "more steps than stages" },
+        { { 333, 24, 16, 5 }, SPREAD_ONE, "one expert has all rows" },
+        { { 391, 16, 520, 13 }, SPREAD_EVEN, "several tiles of a block" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(wide); i++)
+        for (int kind = DSC_GROUPED_FORWARD; kind <= DSC_GROUPED_WEIGHT; kind++) {
+            const grouped_shape *s = &wide[i].shape;
+            const int add = kind == DSC_GROUPED_WEIGHT ? 0 : (int)(i + 1) % 3;
+            if (!ck_case("grouped_gemm wide %s bf16 rows=%lld in=%lld out=%lld experts=%d add=%d: %s", kind_text[kind],
+                         (long long)s->rows, (long long)s->in, (long long)s->out, (int)s->experts, add, wide[i].what))
+                continue;
+            ck_align();
+            const dsc_grouped_gemm_args args = grouped_args(s, wide[i].spread, (dsc_grouped_kind)kind, DSC_BF16, add);
+            ck_kernel(DSC_KERNEL_GROUPED_GEMM, &args, sizeof args, verify_grouped);
+        }
+}
+
+static void bench_shape(const grouped_shape *s, grouped_spread spread, dsc_dtype dtype)
+{
+    for (int kind = DSC_GROUPED_FORWARD; kind <= DSC_GROUPED_WEIGHT; kind++) {
+        if (!ck_case("bench grouped_gemm %s %s rows=%lld in=%lld out=%lld experts=%d", kind_text[kind],
+                     ck_dtype_text(dtype), (long long)s->rows, (long long)s->in, (long long)s->out, (int)s->experts))
+            continue;
+        const dsc_grouped_gemm_args args = grouped_args(s, spread, (dsc_grouped_kind)kind, dtype, 0);
+        const int64_t elements = s->rows * (s->in + s->out) + s->in * s->out * s->experts;
+        ck_bench(DSC_KERNEL_GROUPED_GEMM, &args, sizeof args, elements * (int64_t)dsc_dtype_bytes(dtype),
+                 2 * s->rows * s->in * s->out, CK_NO_REF | CK_F32_PEAK);
     }
 }
 
 static void bench(dsc_dtype dtype)
 {
+    static const grouped_shape olmoe[] = { { 65536, 2048, 1024, 64 }, { 65536, 1024, 2048, 64 } };
     const grouped_shape s = { ck_bench_size(1024, 16384), 512, 1024, 8 };
-    for (int kind = DSC_GROUPED_FORWARD; kind <= DSC_GROUPED_WEIGHT; kind++) {
-        if (!ck_case("bench grouped_gemm %s %s rows=%lld in=512 out=1024 experts=8", kind_text[kind],
-                     ck_dtype_text(dtype), (long long)s.rows))
-            continue;
-        const dsc_grouped_gemm_args args = grouped_args(&s, (dsc_grouped_kind)kind, dtype, 0);
-        const int64_t elements = s.rows * (s.in + s.out) + s.in * s.out * s.experts;
-        ck_bench(DSC_KERNEL_GROUPED_GEMM, &args, sizeof args, elements * (int64_t)dsc_dtype_bytes(dtype),
-                 2 * s.rows * s.in * s.out, CK_NO_REF | CK_F32_PEAK);
-    }
+    const bool is_large = ck_bench_size(0, 1) == 1 && !ck_shortened() && dtype == DSC_BF16;
+    bench_shape(&s, SPREAD_RANDOM, dtype);
+    for (size_t i = 0; i < DSC_COUNT(olmoe) && is_large; i++) /* 8192 tokens of a layer of OLMoE, 8 experts each */
+        bench_shape(&olmoe[i], SPREAD_EVEN, dtype);
 }
 
 void ck_moe(void)
@@ -523,6 +566,8 @@ void ck_moe(void)
         }
         for (size_t i = 0; i < DSC_COUNT(grouped); i++)
             check_grouped(&grouped[i], dtype, (int)(i % 3));
+        if (dtype == DSC_BF16)
+            check_grouped_wide();
         if (ck_benching())
             bench(dtype);
     }

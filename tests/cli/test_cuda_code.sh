@@ -171,7 +171,7 @@ else skip "exact.cu, update.cu, quant.cu, fp8.cu, signs.cu, exact_gemm.cu and bi
 # A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its
 # architecture.
 if [ -e "$plugin" ]; then
-    python3 - "$plugin" $(ls kernels/cuda/*.cu kernels/cuda/*/*.cu | grep -vc _sm90) $(ls kernels/cuda/*/*_sm90.cu | wc -l) >"$dir/words" <<'PY'
+    python3 - "$plugin" $(ls kernels/cuda/*.cu kernels/cuda/*/*.cu | grep -vc _sm90) $(ls kernels/cuda/*_sm90.cu kernels/cuda/*/*_sm90.cu | wc -l) >"$dir/words" <<'PY'
 import struct, sys
 data, sources, alone = open(sys.argv[1], "rb").read(), int(sys.argv[2]), int(sys.argv[3])
 found, found_alone, at = 0, 0, 0
@@ -218,7 +218,8 @@ CU
     result "$serial" $? "$dir/words"
 else skip "$serial" "no nvcc here"; fi
 
-# The machine code of attention_fwd_sm90.cu and attention_bwd_sm90.cu must have the instructions they exist for.
+# The machine code of attention_fwd_sm90.cu, attention_bwd_sm90.cu and grouped_gemm_sm90.cu must have the instructions
+# they exist for. Sums of grouped products fill most registers, and none may go to memory.
 dump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump deps/cuda/nvidia/cu13/bin/cuobjdump 2>/dev/null | head -n 1)
 if [ -e "$plugin" ] && [ -n "$dump" ]; then
     "$dump" -arch sm_90a -sass "$plugin" >"$dir/sass" 2>"$dir/words"
@@ -226,7 +227,23 @@ if [ -e "$plugin" ] && [ -n "$dump" ]; then
         grep -q "$instruction" "$dir/sass" || echo "no $instruction" >>"$dir/words"
     done
     [ ! -s "$dir/words" ]; result "attention for sm_90a is products of warpgroups and copies of tiles, and its waits end" $? "$dir/words"
+    # Of each kind: 4 products of 64 x 256 x 16 a step, whose operands are transposed where k is in rows.
+    awk '/Function :/ { name = $0 } name ~ /grouped_sm90_kernel/ {
+             if (/HGMMA.64x256x16.F32.BF16/) {
+                 products[/tnspA/ ? "weight" : /tnspB/ ? "input" : "forward"]++
+                 if (/tnspA/ && !/tnspB/) print "transposed on the left alone: " $0
+             }
+             if (/UTMALDG.4D/) copies++
+             if (/ (LDL|STL)/) print "registers in memory: " $0
+         }
+         END {
+             split("forward input weight", kinds, " ")
+             for (i in kinds) if (products[kinds[i]] != 4) print kinds[i] ": " products[kinds[i]] + 0 " products, expected 4"
+             if (!copies) print "no UTMALDG.4D"
+         }' "$dir/sass" >"$dir/words"
+    [ ! -s "$dir/words" ]; result "grouped products for sm_90a are products of warpgroups, and their sums stay in registers" $? "$dir/words"
 else
+    skip "grouped products for sm_90a are products of warpgroups, and their sums stay in registers" "no $([ -e "$plugin" ] && echo cuobjdump || echo libdsc_cuda.so) here"
     skip "attention for sm_90a is products of warpgroups and copies of tiles, and its waits end" "no $([ -e "$plugin" ] && echo cuobjdump || echo libdsc_cuda.so) here"
 fi
 echo "1..$n"

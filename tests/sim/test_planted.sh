@@ -29,4 +29,10 @@ check "keys that are not waited for are found" "$sim/planted/attention_fwd_sm90-
     '^not ok 1 - attention_fwd |^cusim: deadlock inside .?sm90_kernel' "$groups"
 check "values that are given back too early are found" "$sim/planted/attention_fwd_sm90-early" no '^not ok 1 - attention_fwd ' "$groups"
 check "queries that are given back too early are found" "$sim/planted/attention_bwd_sm90-early" no '^not ok 2 - attention_bwd ' "$groups"
+wide='grouped_gemm wide*more steps than stages' # two experts
+check "grouped products by warpgroups as they are" "$sim/checkkern" yes '^ok 3 - grouped_gemm wide weight ' "$wide"
+check "operands that are not waited for are found" "$sim/planted/grouped_gemm_sm90-wait" no \
+    '^not ok 1 - grouped_gemm |^cusim: deadlock inside .?grouped_sm90_kernel' "$wide"
+check "operands that are given back too early are found" "$sim/planted/grouped_gemm_sm90-early" no '^not ok 1 - grouped_gemm ' "$wide"
+check "rows of the next expert are found" "$sim/planted/grouped_gemm_sm90-rows" no '^not ok 3 - grouped_gemm wide weight ' "$wide"
 echo "1..$n"

@@ -53,6 +53,7 @@ typedef struct cuda_device {
     double peak_bytes;
     dsc_cuda_gemm *gemm;
     dsc_cuda_attention *attention;
+    void *grouped;               /* dsc_cuda_grouped_sm90_find */
     dsc_buf attention_workspace; /* for cuDNN's plans, of the compute stream */
     cudaStream_t setup; /* zeroes new memory */
     uint64_t plans_chosen; /* how often: what was recorded before has other algorithms */
