@@ -41,7 +41,8 @@ typedef enum dsc_stream_kind {
 /* Runs on the stream in order; `args` points at a copy of the bytes given. A failure becomes the stream's. */
 typedef dsc_status (*dsc_host_fn)(void *args, dsc_error *err);
 
-/* Which algorithm a product takes, where a library has several, and which kernel an attention, where there are two. */
+/* Which algorithm a product takes, where a library has several. Also which kernel an attention and a product of experts
+ * take, where there are two. */
 typedef enum dsc_gemm_choice {
     DSC_GEMM_SAME_BITS, /* the fastest of those with the bits of the first choice */
     DSC_GEMM_FASTEST,   /* the fastest that gives the same bits each time it runs; of own attentions as SAME_BITS */

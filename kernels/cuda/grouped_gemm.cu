@@ -156,7 +156,7 @@ __device__ __forceinline__ void read_rows(unsigned (&out)[4], const uint16_t *ti
         ldmatrix_x4_trans(out, tile + (k + lane % 8 + lane / 16 * 8) * K_ROW + row + lane / 8 % 2 * 8);
 }
 
-/* The same as the right operand: that of the first 8 rows, then that of the last. */
+/* Right operand of the same rows: that of the first 8, then that of the last 8. */
 template <bool ALONG>
 __device__ __forceinline__ void read_columns(unsigned (&out)[4], const uint16_t *tile, int row, int k)
 {

@@ -70,7 +70,7 @@ struct tile_place {
     int32_t expert, first_row, rows, m0, n0, steps;
 };
 
-/* A block's way through all tiles in the order of experts; of an expert's, those of equal rows come together. */
+/* A block's way through all tiles, in the order of experts, their rows and their columns. */
 template <int KIND> struct tile_walk {
     int32_t expert;
     int64_t before; /* tiles of the experts before it */

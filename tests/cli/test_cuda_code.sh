@@ -227,7 +227,7 @@ if [ -e "$plugin" ] && [ -n "$dump" ]; then
         grep -q "$instruction" "$dir/sass" || echo "no $instruction" >>"$dir/words"
     done
     [ ! -s "$dir/words" ]; result "attention for sm_90a is products of warpgroups and copies of tiles, and its waits end" $? "$dir/words"
-    # Of each kind: 4 products of 64 x 256 x 16 a step, whose operands are transposed where k is in rows.
+    # A step has 4 products of 64 x 256 x 16 in each kind, and transposes operands whose k is in rows.
     awk '/Function :/ { name = $0 } name ~ /grouped_sm90_kernel/ {
              if (/HGMMA.64x256x16.F32.BF16/) {
                  products[/tnspA/ ? "weight" : /tnspB/ ? "input" : "forward"]++

@@ -24,7 +24,7 @@ typedef struct gpu {
     dsc_device_props props;
 } gpu;
 
-static void open_gpu(gpu *g)
+static void open_gpu_with(gpu *g, dsc_gemm_choice plans)
 {
     dsc_error err = DSC_ERROR_INIT;
     const dsc_device_ops *ops = NULL;
@@ -32,10 +32,12 @@ static void open_gpu(gpu *g)
     memset(g, 0, sizeof *g);
     assert_int_equal(dsc_alloc_open(&g->alloc, &err), DSC_OK);
     assert_int_equal(dsc_device_find("cuda", &ops, &count, &err), DSC_OK);
-    const dsc_device_options options = { .alloc = g->alloc, .threads = 1 };
+    const dsc_device_options options = { .alloc = g->alloc, .threads = 1, .plans = plans };
     assert_int_equal(dsc_device_open(ops, &g->device, &options, &err), DSC_OK);
     dsc_device_props_get(g->device, &g->props);
 }
+
+static void open_gpu(gpu *g) { open_gpu_with(g, DSC_GEMM_SAME_BITS); }
 
 static void close_gpu(gpu *g)
 {
@@ -95,6 +97,43 @@ static void a_slice_has_the_share_of_its_multiprocessors_and_no_sensors(void **s
     close_gpu(&g);
 }
 
+/* A kernel of warpgroups that never ends does not matter where it is not taken. */
+static void the_first_choice_multiplies_rows_of_experts_by_the_kernel_of_all_gpus(void **state)
+{
+    (void)state;
+    skip_real_ones();
+    enum { SIDE = 8, ROWS_BYTES = 2 * SIDE * SIDE };
+    static const int32_t starts[2] = { 0, SIDE };
+    gpu g;
+    dsc_buf rows = { 0 }, places = { 0 };
+    dsc_stream *stream = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    open_gpu_with(&g, DSC_GEMM_FIRST);
+    cusim_set_endless("grouped_sm90");
+    assert_int_equal(dsc_mem_open(g.device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, 3 * ROWS_BYTES, &rows, &err), DSC_OK);
+    assert_int_equal(dsc_mem_open(g.device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sizeof starts, &places, &err), DSC_OK);
+    assert_int_equal(dsc_stream_open(g.device, DSC_STREAM_COMPUTE, "compute", &stream, &err), DSC_OK);
+    assert_int_equal(dsc_copy(stream, places.ptr, starts, sizeof starts, &err), DSC_OK);
+    char *const first = rows.ptr;
+    const dsc_grouped_gemm_args args = { .a = first,
+                                         .b = first + ROWS_BYTES,
+                                         .c = first + 2 * ROWS_BYTES,
+                                         .starts = places.ptr,
+                                         .rows = SIDE,
+                                         .in = SIDE,
+                                         .out = SIDE,
+                                         .experts = 1,
+                                         .kind = DSC_GROUPED_FORWARD,
+                                         .dtype = DSC_BF16 };
+    assert_int_equal(DSC_RUN(stream, GROUPED_GEMM, &args, &err), DSC_OK);
+    assert_int_equal(dsc_stream_sync(stream, &err), DSC_OK);
+    cusim_set_endless(NULL);
+    dsc_stream_close(&stream);
+    dsc_mem_close(g.device, &rows);
+    dsc_mem_close(g.device, &places);
+    close_gpu(&g);
+}
+
 /* Last, since its work stays. */
 static void a_stream_that_never_ends_is_given_up(void **state)
 {
@@ -129,6 +168,7 @@ int main(void)
         cmocka_unit_test(streams_have_a_queue_each_unless_the_user_says_otherwise),
         cmocka_unit_test(a_whole_card_has_the_peak_of_its_data_sheet),
         cmocka_unit_test(a_slice_has_the_share_of_its_multiprocessors_and_no_sensors),
+        cmocka_unit_test(the_first_choice_multiplies_rows_of_experts_by_the_kernel_of_all_gpus),
         cmocka_unit_test(a_stream_that_never_ends_is_given_up),
     };
     return cmocka_run_group_tests_name("opening and closing a GPU", tests, NULL, NULL);

@@ -224,7 +224,7 @@ static dsc_status begin(cuda_device *d, const dsc_device_options *options, dsc_e
     char card[160];
     snprintf(card, sizeof card, "%s, sm_%d, %d multiprocessors", d->name, d->arch, d->multiprocessors);
     DSC_TRY(dsc_cuda_gemm_open(d->alloc, card, &d->gemm, err));
-    d->grouped = d->arch == 90 ? dsc_cuda_grouped_sm90_find() : NULL;
+    d->grouped = d->arch == 90 && options->plans != DSC_GEMM_FIRST ? dsc_cuda_grouped_sm90_find() : NULL;
     return dsc_cuda_attention_open(options, d->arch, &d->attention, err);
 }
 
