@@ -93,9 +93,11 @@ static const dsc_param_spec loss_params[] = {
       .trainable = true, .decay = true, .shared_module = -1, .shared_param = -1 },
 };
 static const dsc_module modules[] = {
-    { sizeof(dsc_module), DSC_MODULE_BACKWARD_WITHOUT_PARAMS, "hidden", NULL, 2, hidden_params, hidden_plan,
-      hidden_forward, hidden_backward, NULL },
-    { sizeof(dsc_module), DSC_MODULE_LOSS, "out", NULL, 1, loss_params, loss_plan, loss_forward, NULL, NULL },
+    { .struct_bytes = sizeof(dsc_module), .flags = DSC_MODULE_BACKWARD_WITHOUT_PARAMS, .name = "hidden",
+      .param_count = 2, .params = hidden_params, .plan = hidden_plan, .forward = hidden_forward,
+      .backward = hidden_backward },
+    { .struct_bytes = sizeof(dsc_module), .flags = DSC_MODULE_LOSS, .name = "out", .param_count = 1,
+      .params = loss_params, .plan = loss_plan, .forward = loss_forward },
 };
 static const dsc_batch_spec batch[] = { { "x", DSC_F32, 0, { 0 } }, { "y", DSC_F32, 0, { 0 } } };
 

@@ -208,23 +208,16 @@ dsc_model *toy_model_open(int64_t in, int64_t width, int32_t blocks, bool frozen
     t->blocks = blocks;
     int32_t specs = 0;
     const uint32_t bytes = (uint32_t)sizeof(dsc_module);
-    t->modules[0] = (dsc_module) { bytes,
-                                   DSC_MODULE_BACKWARD_WITHOUT_PARAMS,
-                                   "input",
-                                   t,
-                                   1,
-                                   &t->specs[0],
-                                   input_plan,
-                                   input_forward,
-                                   input_backward,
-                                   NULL };
+    t->modules[0] = (dsc_module){ .struct_bytes = bytes, .flags = DSC_MODULE_BACKWARD_WITHOUT_PARAMS, .name = "input",
+                                  .self = t, .param_count = 1, .params = &t->specs[0], .plan = input_plan,
+                                  .forward = input_forward, .backward = input_backward };
     add_param(t, &specs, "input.weight", in, width, DSC_INIT_NORMAL);
     for (int32_t b = 0; b < blocks; b++) {
         char name[32];
         snprintf(t->module_names[b], sizeof t->module_names[0], "block.%d", (int)b);
-        t->modules[1 + b] =
-            (dsc_module) { bytes,          0,   t->module_names[b], t, 3, &t->specs[specs], block_plan, block_forward,
-                           block_backward, NULL };
+        t->modules[1 + b] = (dsc_module){ .struct_bytes = bytes, .name = t->module_names[b], .self = t,
+                                          .param_count = 3, .params = &t->specs[specs], .plan = block_plan,
+                                          .forward = block_forward, .backward = block_backward };
         snprintf(name, sizeof name, "block.%d.weight", (int)b);
         add_param(t, &specs, name, width, width, DSC_INIT_NORMAL);
         snprintf(name, sizeof name, "block.%d.bias", (int)b);
@@ -232,8 +225,9 @@ dsc_model *toy_model_open(int64_t in, int64_t width, int32_t blocks, bool frozen
         snprintf(name, sizeof name, "block.%d.scale", (int)b);
         add_param(t, &specs, name, 0, width, DSC_INIT_ONES)->trainable = !frozen_scale;
     }
-    t->modules[1 + blocks] =
-        (dsc_module) { bytes, DSC_MODULE_LOSS, "loss", t, 2, &t->specs[specs], loss_plan, loss_forward, NULL, NULL };
+    t->modules[1 + blocks] = (dsc_module){ .struct_bytes = bytes, .flags = DSC_MODULE_LOSS, .name = "loss", .self = t,
+                                           .param_count = 2, .params = &t->specs[specs], .plan = loss_plan,
+                                           .forward = loss_forward };
     add_param(t, &specs, "loss.bias", 0, in, DSC_INIT_ZEROS);
     dsc_param_spec *tied = add_param(t, &specs, "input.weight", in, width, DSC_INIT_NORMAL);
     tied->shared_module = 0;
