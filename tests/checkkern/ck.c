@@ -37,6 +37,7 @@ static struct {
     bool open;             /* a case is running */
     bool aligned;          /* its buffers are */
     dsc_kernel_fn canary;  /* run instead of the table's function; the case must fail */
+    const char *skipped;   /* why nothing was compared; NULL: something was */
     int64_t failures;      /* of the case */
     int64_t printed;       /* of the variant */
     uint64_t rng;
@@ -78,6 +79,12 @@ void ck_fail(const char *fmt, ...)
     va_end(args);
 }
 
+void ck_skip(const char *why)
+{
+    DSC_ASSERT(ck.open);
+    ck.skipped = why;
+}
+
 void ck_case_end(void)
 {
     if (!ck.open)
@@ -87,7 +94,8 @@ void ck_case_end(void)
         ck.failures = ck.failures == 0;
     ck_cases_run++;
     ck_cases_failed += ck.failures != 0;
-    printf("%sok %lld - %s\n", ck.failures != 0 ? "not " : "", (long long)ck_cases_run, ck.name);
+    printf("%sok %lld - %s%s%s\n", ck.failures != 0 ? "not " : "", (long long)ck_cases_run, ck.name,
+           ck.skipped != NULL ? " # SKIP " : "", ck.skipped != NULL ? ck.skipped : "");
     if (ck.failures != 0)
         printf("#   %lld failures; rerun: make checkkern FN='%s' SEED=%llu\n", (long long)ck.failures, ck.name,
                (unsigned long long)ck_set_up.seed);
@@ -112,6 +120,7 @@ bool ck_case(const char *fmt, ...)
         return false;
     ck.open = true;
     ck.canary = NULL;
+    ck.skipped = NULL;
     ck.failures = ck.printed = 0;
     ck.caps = 0;
     ck.threads = 1;

@@ -173,10 +173,24 @@ static void choose_in_text(char *text, int64_t room, const char *kind)
     }
 }
 
+/* The plans of `text` with another kind; true: the shape takes it. `text` becomes what the plans are then. */
+static bool set_choice(char *text, int64_t room, const char *kind, const char *shape)
+{
+    int64_t bytes, others;
+    dsc_error err = DSC_ERROR_INIT;
+    choose_in_text(text, room, kind);
+    if (dsc_gemm_plans_set(gpu.device, text, &others, &err) != DSC_OK ||
+        dsc_gemm_plans_get(gpu.device, text, room, &bytes, &err) != DSC_OK)
+        ck_fail("choosing a kernel: %s", err.message);
+    const char *const line = strstr(text, shape), *const end = line != NULL ? strchr(line, '\n') : NULL;
+    const char *const by = line != NULL ? strstr(line, " by ") : NULL;
+    return by != NULL && by < end && strncmp(by + 4, kind, strlen(kind)) == 0;
+}
+
 bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *kind)
 {
     char text[16384], shape[256];
-    int64_t bytes, others;
+    int64_t bytes;
     dsc_error err = DSC_ERROR_INIT;
     if (dsc_attention_prepare(gpu.device, args, &err) != DSC_OK ||
         dsc_gemm_plans_get(gpu.device, text, sizeof text, &bytes, &err) != DSC_OK ||
@@ -189,15 +203,15 @@ bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *
     snprintf(shape, sizeof shape, " %dx%d heads %d/%d of %d ld %lld,%lld,%lld,", (int)args->batch, (int)args->tokens,
              (int)args->heads, (int)args->kv_heads, (int)args->head_size, (long long)args->q_stride,
              (long long)args->kv_stride, (long long)args->out_stride);
-    if (strstr(text, shape) == NULL)
-        ck_fail("this device has no choice of kernels for the shape");
-    choose_in_text(text, sizeof text, kind);
-    if (dsc_gemm_plans_set(gpu.device, text, &others, &err) != DSC_OK ||
-        dsc_gemm_plans_get(gpu.device, text, sizeof text, &bytes, &err) != DSC_OK)
-        ck_fail("choosing a kernel: %s", err.message);
-    const char *const line = strstr(text, shape), *const end = line != NULL ? strchr(line, '\n') : NULL;
-    const char *const by = line != NULL ? strstr(line, " by ") : NULL;
-    return by != NULL && by < end && strncmp(by + 4, kind, strlen(kind)) == 0;
+    if (strstr(text, shape) == NULL) {
+        if (strcmp(kind, "cudnn") != 0)
+            ck_fail("this device has no choice of kernels for the shape");
+        return false;
+    }
+    const bool taken = set_choice(text, sizeof text, kind, shape);
+    if (!taken)
+        (void)set_choice(text, sizeof text, "warps", shape);
+    return taken;
 }
 
 bool ck_device_fuse(uint32_t fused)

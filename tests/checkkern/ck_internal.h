@@ -40,6 +40,8 @@ typedef struct ck_span {
     char *block;
     int64_t bytes;
 } ck_span;
+/* The case compares nothing, for this reason, which is a literal. Failures of the case still count. */
+void ck_skip(const char *why);
 int32_t ck_spans(ck_span span[CK_BUFS_MAX]);
 /* One run without checks, of any caps mask or CK_GPU. */
 void ck_run(dsc_kernel kernel, uint32_t caps, const void *args, int64_t args_bytes);
@@ -50,8 +52,9 @@ bool ck_wants_cudnn(void); /* CK_CUDNN is set in the environment: attention by c
 bool ck_device_open(dsc_error *err);
 void ck_device_close(void);
 void ck_device_describe(char *text, size_t text_bytes);
-/* Forward attentions of all shapes that were asked for take the kernel of `kind`, "warps" or "warpgroups", where there
- * are two. False: of the shapes so far none has two on this GPU. */
+/* Attentions of all shapes that were asked for take the kernel of `kind`, where they have it: "warps", "cudnn" or one
+ * of warpgroups. False: the shape of `args` does not take it here, and all take the kernel of warps then. A shape
+ * without a choice is a failure of the case, except for "cudnn": cuDNN may refuse a shape that has one own kernel. */
 bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *kind);
 bool ck_device_run(dsc_kernel kernel, const void *args, int64_t args_bytes, int32_t number);
 void ck_device_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, bool f32);

@@ -188,6 +188,8 @@ dsc_status plan_open(void *, const dsc_attention_fwd_args *shape, bool backward,
 {
     if (sim().cudnn == CUSIM_CUDNN_REFUSES && backward)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "cuDNN: the graph: no engine for it");
+    if (sim().cudnn == CUSIM_CUDNN_NARROW && (shape->head_size > 128 || shape->tokens < 8))
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "cuDNN: heuristics: no engine for the shape");
     const int64_t square = static_cast<int64_t>(shape->tokens) * shape->tokens;
     info->workspace_bytes = backward ? 2 * square * shape->batch * shape->heads : 256;
     if (sim().cudnn == CUSIM_CUDNN_LARGE)

@@ -74,7 +74,8 @@ typedef enum cusim_cudnn {
     CUSIM_CUDNN_REFUSES, /* it has no gradients */
     CUSIM_CUDNN_LARGE,   /* its work space is larger than the card's memory */
     CUSIM_CUDNN_WRONG,   /* one number of each result is wrong */
-    CUSIM_CUDNN_UNSTEADY /* a bit of each result is another each time */
+    CUSIM_CUDNN_UNSTEADY, /* a bit of each result is another each time */
+    CUSIM_CUDNN_NARROW    /* it has heads of at most 128 and 8 tokens or more */
 } cusim_cudnn;
 void cusim_set_cudnn(cusim_cudnn is);
 int64_t cusim_cudnn_calls(void); /* since the last call */
