@@ -262,6 +262,36 @@ static dsc_status all_fit(const dsc_engine *engine, bool spare, bool *fit, dsc_e
     return status;
 }
 
+/* A plan that gathers modules of more than the prefetch bucket in advance gives way to one that does not, if only the
+ * latter fits. `ask`: whether the plan fits is asked in any case. */
+static dsc_status open_fitting(dsc_engine *engine, const dsc_plan_options *options, bool ask, bool spare, bool *fit,
+                               dsc_error *err)
+{
+    *fit = true;
+    for (int within = 0; within < 2; within++) {
+        engine->config.zero.prefetch_within_bucket = within == 1;
+        dsc_plan_close(&engine->plan);
+        DSC_TRY(dsc_plan_open(options, &engine->plan, err));
+        const bool exceeds = engine->plan.prefetch_exceeds;
+        DSC_ASSERT(within == 0 || !exceeds);
+        if (ask || exceeds || within == 1)
+            DSC_TRY(all_fit(engine, spare, fit, err));
+        if (*fit || !exceeds)
+            return DSC_OK;
+    }
+    return DSC_OK;
+}
+
+static void note_prefetch(const dsc_engine *engine)
+{
+    const char *const key = "zero_optimization.stage3_prefetch_bucket_size";
+    if (engine->config.zero.prefetch_within_bucket)
+        dsc_engine_note(engine, key, "no prefetch of larger modules, for whose windows there is no memory");
+    else if (engine->plan.prefetch_held)
+        dsc_engine_note(engine, key, "no prefetch of larger modules, whose windows would exceed "
+                        "stage3_max_live_parameters, offload_param's buffers or the size of all parameters");
+}
+
 dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *options, dsc_error *err)
 {
     dsc_recompute *recompute = &engine->config.own.recompute;
@@ -269,17 +299,18 @@ dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *opti
     const int first = on_gpu ? DSC_RECOMPUTE_KEPT : DSC_RECOMPUTE_NONE;
     const int last = all ? DSC_RECOMPUTE_FULL : DSC_RECOMPUTE_NONE;
     bool fit = false;
-    if (!all && (engine->config.own.recompute_given || !on_gpu))
-        return dsc_plan_open(options, &engine->plan, err);
-    DSC_ASSERT(first < last);
-    for (int level = first; level <= last && !fit; level++) {
+    const bool choose = all || (!engine->config.own.recompute_given && on_gpu);
+    if (!choose)
+        DSC_TRY(open_fitting(engine, options, false, false, &fit, err));
+    DSC_ASSERT(!choose || first < last);
+    for (int level = first; choose && level <= last && !fit; level++) {
         *recompute = (dsc_recompute)level;
-        dsc_plan_close(&engine->plan);
-        DSC_TRY(dsc_plan_open(options, &engine->plan, err));
-        DSC_TRY(all_fit(engine, level == DSC_RECOMPUTE_KEPT, &fit, err));
+        DSC_TRY(open_fitting(engine, options, true, level == DSC_RECOMPUTE_KEPT, &fit, err));
     }
-    dsc_engine_note(engine, all ? "dsc.recompute \"auto\"" : "dsc.recompute is not given",
-                    dsc_recompute_text(*recompute));
+    if (choose)
+        dsc_engine_note(engine, all ? "dsc.recompute \"auto\"" : "dsc.recompute is not given",
+                        dsc_recompute_text(*recompute));
+    note_prefetch(engine);
     return DSC_OK;
 }
 

@@ -237,6 +237,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
+        .prefetch_within_limit = config->zero.prefetch_within_bucket,
         .reuse_elements = config->zero.stage3_max_reuse_distance,
         .live_elements = config->zero.stage3_max_live_parameters,
         .grad_parts_per_step = config->gradient_accumulation_steps * o->layout->world_size,
@@ -266,6 +267,8 @@ static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_err
     plan->lent_bytes = states.lent_bytes;
     plan->traffic = states.traffic;
     plan->kept = states.kept;
+    plan->prefetch_exceeds = states.prefetch_exceeds;
+    plan->prefetch_held = states.prefetch_held;
     return DSC_OK;
 }
 

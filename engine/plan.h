@@ -51,6 +51,7 @@ typedef struct dsc_plan {
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* bytes of one optimizer step of this rank */
     dsc_zero_kept kept;
+    bool prefetch_exceeds, prefetch_held; /* as in dsc_zero_plan_bytes */
 } dsc_plan;
 
 typedef struct dsc_plan_options {

@@ -15,7 +15,9 @@ void dsc_engine_planned_get(const dsc_engine *engine, dsc_engine_planned *out)
                                   .host_free_bytes = engine->host_free_bytes,
                                   .flops_per_micro_batch = engine->plan.flops_per_micro_batch,
                                   .traffic = engine->plan.traffic,
-                                  .kept = engine->plan.kept };
+                                  .kept = engine->plan.kept,
+                                  .prefetch_held = engine->plan.prefetch_held ||
+                                                   engine->config.zero.prefetch_within_bucket };
     if (!engine->host_visible) {
         dsc_device_props props;
         dsc_device_props_get(engine->device, &props);

@@ -22,6 +22,7 @@ typedef struct dsc_engine_planned {
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* bytes of one optimizer step of a rank */
     dsc_zero_kept kept;
+    bool prefetch_held; /* modules of more than stage3_prefetch_bucket_size are not gathered in advance: no room */
 } dsc_engine_planned;
 
 /* A real rank whose launches are timed (kernels/virtual/launch_times.h). `times` is borrowed until the engine closes.

@@ -89,7 +89,8 @@ static void add_up_steps(dsc_zero *zero)
 }
 
 /* How many steps before its use a group's gather starts: as many as what is then under way or waiting stays within
- * prefetch_elements; after the use before. Steps of the pass before are its backward's. */
+ * prefetch_elements, after the use before. With one_ahead it is one step for any size. Steps of the pass before are
+ * its backward's. */
 static int32_t find_prefetch_steps(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
 {
     DSC_ASSERT(last_use < step);
@@ -97,7 +98,8 @@ static int32_t find_prefetch_steps(const dsc_zero *zero, int32_t g, int32_t step
     const int32_t most = (int32_t)dsc_min_i64(near, step + zero->gathers.prefetch_carryover_steps);
     int64_t under_way = zero->o.layout->group[g].padded;
     int32_t ahead = 0;
-    while (zero->o.overlap && ahead < most && under_way <= zero->o.prefetch_elements) {
+    while (zero->o.overlap && ahead < most &&
+           (under_way <= zero->o.prefetch_elements || (ahead == 0 && zero->gathers.one_ahead))) {
         ahead++;
         under_way += zero->gathers.step_elements[(step - ahead + zero->step_count) % zero->step_count];
     }
@@ -259,11 +261,13 @@ static int64_t given_bytes(const dsc_zero *zero)
 }
 
 /* The deepest prefetch whose windows stay within the options and take no more than the same parameters would take
- * whole: stage 3 must not take more than stage 2. A prefetch of one step is the least that overlaps. If the options
- * allow less than single modules need, the windows have the size of single modules. */
-static int64_t choose_depth(dsc_zero *zero)
+ * whole: stage 3 must not take more than stage 2. A prefetch of one step within prefetch_elements is the least that
+ * overlaps, and may take more. Returns -1 if there is none. */
+static int64_t try_depths(dsc_zero *zero, bool one_ahead)
 {
     const dsc_layout *layout = zero->o.layout;
+    zero->gathers.one_ahead = one_ahead;
+    DSC_ASSERT(!one_ahead || zero->o.prefetch_elements > 0);
     for (int32_t steps = PREFETCH_STEPS_MAX; steps > 0; steps--) {
         const int64_t window_bytes = plan_depth(zero, steps);
         int64_t elements = 0; /* slices of other ranks, which only the windows hold */
@@ -271,11 +275,35 @@ static int64_t choose_depth(dsc_zero *zero)
             if (dsc_gather_is_windowed(zero, g))
                 elements += elsewhere(zero, g);
         const int64_t most = given_bytes(zero) > 0 ? given_bytes(zero) : elements * zero->param_bytes_each;
-        const bool least = steps == 1 && given_bytes(zero) == 0;
+        const bool least = steps == 1 && given_bytes(zero) == 0 && !one_ahead;
         if (most_live(zero) <= zero->o.live_elements && (least || window_bytes <= most))
             return window_bytes;
     }
-    const int64_t window_bytes = plan_depth(zero, 0);
+    return -1;
+}
+
+/* A single group exceeds prefetch_elements. Without one_ahead it would never be gathered in advance. */
+static bool has_larger_group(const dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_gather_is_windowed(zero, g) && zero->o.layout->group[g].padded > zero->o.prefetch_elements)
+            return true;
+    return false;
+}
+
+/* One module ahead of any size if there is room, then prefetch within prefetch_elements. If the options allow less than
+ * single modules need, the windows have the size of single modules. */
+static int64_t choose_depth(dsc_zero *zero)
+{
+    const bool larger = zero->o.overlap && zero->o.prefetch_elements > 0 && has_larger_group(zero);
+    int64_t window_bytes = larger && !zero->o.prefetch_within_limit ? try_depths(zero, true) : -1;
+    zero->plan.prefetch_exceeds = window_bytes >= 0;
+    zero->plan.prefetch_held = larger && !zero->o.prefetch_within_limit && window_bytes < 0;
+    if (window_bytes < 0)
+        window_bytes = try_depths(zero, false);
+    if (window_bytes >= 0)
+        return window_bytes;
+    window_bytes = plan_depth(zero, 0);
     if (most_live(zero) <= zero->o.live_elements && (given_bytes(zero) == 0 || window_bytes <= given_bytes(zero)))
         return window_bytes;
     zero->gathers.keep_steps = 1;

@@ -124,6 +124,7 @@ typedef struct dsc_nvme_config {
 typedef struct dsc_zero_config {
     int stage;                                                                       /* 0..3 */
     int64_t reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size;  /* elements */
+    bool prefetch_within_bucket;    /* set by the engine where memory has no room for the next module's window */
     int64_t sub_group_size, stage3_max_live_parameters, stage3_max_reuse_distance;   /* elements */
     bool overlap_comm;                                            /* not given: true on GPUs, false on CPUs */
     bool quantized_weights, quantized_frozen_weights;             /* gathered as int8 at stage 3 */

@@ -88,6 +88,19 @@ report "none that is asked for stays" chosen "" "$((kept_gpu + spare))" "$reserv
 on_cpu() { "$dsc" plan --config "$tmp/c.json" --model gpt2-nano --device cpu >"$tmp/out" 2>"$tmp/err" && grep -qE '^gpt2-nano: .*ZeRO stage 2$' "$tmp/out"; }
 report "no dsc.recompute on CPUs: none" on_cpu
 
+# ---- a prefetch of modules beyond the bucket gives way to memory ----
+sed 's/"stage": 2}/"stage": 3, "stage3_prefetch_bucket_size": BUCKET}, "dsc": {"recompute": "full"}/' "$tmp/c.json" >"$tmp/ahead.json"
+for bucket in 0 10000000; do sed "s/BUCKET/$bucket/" "$tmp/ahead.json" >"$tmp/bucket$bucket.json"; done
+bytes_of() { "$dsc" plan --config "$tmp/bucket$1.json" --model gpt2-xl --world-size 8 --gpu-memory 80GiB --json 2>/dev/null | sed -E 's/.*"gpu_bytes":([0-9]+).*/\1/'; }
+none=$(bytes_of 0) ahead=$(bytes_of 10000000)
+report "the window of the next block takes memory" [ "$ahead" -gt $((none + 16777216)) ]
+held() { # BYTES WANTED: whether a GPU that leaves so much holds the prefetch back and fits
+    "$dsc" plan --config "$tmp/bucket10000000.json" --model gpt2-xl --world-size 8 --gpu-memory "$((($1 + 1048575) / 1048576 + reserved))MiB" >"$tmp/out" 2>"$tmp/err" &&
+        [ "$(grep -c '^modules larger than stage3_prefetch_bucket_size are not gathered in advance' "$tmp/out")" -eq "$2" ]
+}
+report "where there is room it is taken" held "$ahead" 0
+report "and where there is none, the plan says so and fits" held "$((ahead - 8388608))" 1
+
 # ---- what does not fit ----
 nofit() { [ $code -eq 3 ] && grep -q '^does not fit the GPU: ' "$tmp/out" && [ "$(wc -l <"$tmp/err")" -eq 1 ] &&
     grep -qE "^dsc: error: memory: 1 rank on this GPU needs [0-9]+ MiB .* are free; use .*$1" "$tmp/err"; }

@@ -111,6 +111,8 @@ int64_t dsc_probe_lent_slots(const dsc_zero *zero);
 /* Gathers of a micro-step, in the order of their issue: their number, and the group of one. */
 int32_t dsc_probe_gather_count(const dsc_zero *zero);
 int32_t dsc_probe_gather_group(const dsc_zero *zero, int32_t index);
+/* Steps of the pass between the issue of a gather and its first use; 0: it is issued at its use. */
+int32_t dsc_probe_gather_lead(const dsc_zero *zero, int32_t index);
 
 /* The gradient of one use of a group by one of the micro-batches that run together. */
 typedef struct dsc_probe_grad_part {

@@ -48,6 +48,21 @@ int64_t dsc_probe_lent_slots(const dsc_zero *zero) { return atomic_load(&zero->s
 int32_t dsc_probe_gather_count(const dsc_zero *zero) { return zero->gathers.count; }
 int32_t dsc_probe_gather_group(const dsc_zero *zero, int32_t index) { return zero->gathers.gather[index].group; }
 
+int32_t dsc_probe_gather_lead(const dsc_zero *zero, int32_t index)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const int32_t modules = layout->module_count, uses = layout->module_first_use[modules];
+    int32_t first = zero->step_count;
+    for (int32_t m = 0; m < modules; m++)
+        for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
+            if (zero->gathers.of_use[u] == index && m < first)
+                first = m;
+            if (zero->gathers.of_use[uses + u] == index && 2 * modules - 2 - m < first)
+                first = 2 * modules - 2 - m;
+        }
+    return first - zero->gathers.gather[index].issue_step;
+}
+
 int32_t dsc_probe_grad_part_count(const dsc_zero *zero) { return zero->parts.count; }
 
 dsc_probe_grad_part dsc_probe_grad_part_get(const dsc_zero *zero, int32_t index)

@@ -37,6 +37,7 @@ typedef struct plan_table {
     dsc_run_info info;
     dsc_zero_traffic traffic;
     dsc_zero_kept kept;
+    bool prefetch_held;
     bool timed;
     plan_speed speed;
     plan_time time;
@@ -190,6 +191,7 @@ static dsc_status read_table(dsc_engine *engine, const dsc_engine_planned *plann
     }
     out->traffic = planned->traffic;
     out->kept = planned->kept;
+    out->prefetch_held = planned->prefetch_held;
     out->free_bytes = planned->host_free_bytes;
     if (!dsc_mul_i64(out->states_bytes + out->work_bytes - out->gpu_bytes, out->ranks, &out->needed_bytes))
         out->needed_bytes = INT64_MAX;
@@ -269,6 +271,8 @@ static void print_traffic(const plan_table *t)
         printf(", %.2f MiB from host memory to each GPU, %.2f MiB back", (double)m->to_device_bytes / MIB,
                (double)m->to_host_bytes / MIB);
     printf("\n");
+    if (t->prefetch_held)
+        printf("modules larger than stage3_prefetch_bucket_size are not gathered in advance: no room for windows\n");
     if (!t->timed)
         return;
     printf("measured here: %.1f GFLOP/s, %.0f M updates/s, copies %.1f GB/s", t->speed.flops_per_s * 1e-9,

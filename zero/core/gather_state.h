@@ -24,6 +24,7 @@ typedef struct dsc_gathers {
     int64_t *step_elements; /* [step_count] that a step reads from windows */
     int64_t *live_elements; /* [step_count] that the windows hold during a step */
     int32_t prefetch_steps; /* most steps between the issue of a gather and its use */
+    bool one_ahead;         /* a gather may start one step before its use, whatever its size */
     int32_t prefetch_carryover_steps; /* most of these steps in the pass before */
     int32_t keep_steps;               /* a group stays gathered if its next use is at most this many steps later */
     bool next_pass_prefetched;        /* gathers of the next pass are issued */

@@ -70,7 +70,8 @@ typedef struct dsc_zero_options {
     dsc_onebit_policy signs; /* exchange of signs; recipes ADAMW and ONEBIT_LAMB at stage 0 */
     uint64_t seed;
     bool overlap;
-    int64_t prefetch_elements;         /* prefetch: limit of elements in unfinished gathers */
+    int64_t prefetch_elements;         /* prefetch: limit of elements in unfinished gathers; 0: no prefetch */
+    bool prefetch_within_limit;        /* false: the next module may exceed the limit if its window has room */
     int64_t reuse_elements;            /* a window stays until its next use if fewer elements are used between */
     int64_t live_elements;             /* limit of all open windows; a single module may exceed the limit */
     int64_t grad_parts_per_step;       /* GAS * W of one copy of the states */
@@ -122,6 +123,8 @@ typedef struct dsc_zero_plan_bytes {
     int64_t lent_bytes; /* of these, device memory that the communicators may take from their libraries */
     dsc_zero_traffic traffic;
     dsc_zero_kept kept;
+    bool prefetch_exceeds; /* modules of more than prefetch_elements are gathered in advance */
+    bool prefetch_held;    /* they would be, but their windows would exceed a limit of the options */
 } dsc_zero_plan_bytes;
 
 #ifdef __cplusplus
