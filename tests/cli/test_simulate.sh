@@ -61,6 +61,8 @@ simulate --measure "$tmp/cpu.json" --config "$tmp/n.json"
 report "this CPU is measured" grep -qE '^[0-9]+ shapes of launches measured' "$tmp/out"
 simulate --cpu "$tmp/cpu.json" --config "$tmp/n.json" --ranks 1,2,4,1024 --json
 report "one rank has no exchange, and others have one" holds "$(value 1 exchange_share) == 0 && $(value 2 exchange_share) > 0 && $(value 2 exposed_share) > 0"
+no_mfu() { python3 -c 'import json, sys; assert all(row.get("mfu") is None for row in json.load(open(sys.argv[1]))["rows"])' "$tmp/out"; }
+report "a CPU's peak is not known, so no MFU is named" no_mfu
 cores=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cores"])' "$tmp/cpu.json")
 report "ranks that outnumber the cores share them" holds "$(value 1024 step_s) > 0.5 * 1024 / $cores * $(value 1 step_s)"
 report "and each uses as much time as one" holds "$(value 4 rank_cpu_s) > 0.5 * $(value 1 rank_cpu_s) && $(value 4 rank_cpu_s) < 2 * $(value 1 rank_cpu_s)"
@@ -75,9 +77,10 @@ simulate --cpu "$tmp/cpu.json" --config "$tmp/n.json" --ranks 1 -o "$tmp/cpu.jso
 report "a table in place of the CPU's card" refused 'which would be lost'
 simulate --cpu "$tmp/cpu.json" --config "$tmp/n.json" --ranks 1 --svg "$tmp/cpu.json"
 report "a picture in place of the CPU's card" refused 'which would be lost'
-for flag in "-o $tmp/x" "--svg $tmp/x" --json "--ranks 2"; do
+for flag in "-o $tmp/x" "--svg $tmp/x" --json "--ranks 2" --weak --strong "--steps 5" "--noise 0" "--seed 1" "--slow 1:1" \
+    "--fail-hours 0" "--save-s 30" "--save-every-s 0" "--restart-s 120"; do
     simulate --measure "$tmp/x.json" --config "$tmp/n.json" $flag
-    report "--measure with ${flag%% *}" refused 'simulates nothing; leave out -o, --svg, --json and --ranks'
+    report "--measure with ${flag%% *}" refused "simulates nothing; leave out ${flag%% *}"
 done
 # A classifier of one layer, in a run with logs and data, started as one of two ranks.
 mkdir "$tmp/classes" "$tmp/logs"

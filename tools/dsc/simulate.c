@@ -36,11 +36,14 @@ typedef struct simulated_row {
     int64_t failures;
 } simulated_row;
 
+/* Of numbers that are 0 or more on the command line. */
+enum { NOT_GIVEN = -1 };
+
 typedef struct simulation {
     const char *config, *model, *card_name, *cpu, *measure, *out, *svg;
-    bool strong, json, ranks_given;
+    bool strong, json, ranks_given, mode_given;
     char model_file[8192]; /* config.json of the model's folder; of a built-in model a file that is not there */
-    int64_t steps, seed, slow_ranks;
+    int64_t steps, seed, slow_ranks; /* steps and seed, and the numbers below, are NOT_GIVEN at first */
     double slow_factor, noise_percent, fail_hours, save_s, restart_s, save_every_s;
     dsc_alloc *alloc;
     plan_card card;
@@ -207,7 +210,8 @@ static simulated_numbers numbers_of(const simulation *s, const simulated_row *ro
     n.speed_up = n.tokens_per_s / (first->tokens / first->replay.step_s) * (double)first->ranks;
     n.efficiency = n.speed_up / (double)row->ranks;
     n.waited = fmax(0, row->replay.waited_s / n.step_s);
-    n.mfu = row->one.flops / (n.step_s * s->card.peak_flops);
+    if (s->cpu == NULL) /* a CPU's peak is not known: its card has the speed of one product */
+        n.mfu = row->one.flops / (n.step_s * s->card.peak_flops);
     n.exchange = row->one.busy_s[DSC_VIRTUAL_EXCHANGE] / n.step_s;
     n.exposed = row->replay.exposed_s / n.step_s;
     for (int p = 0; s->cpu != NULL && p < DSC_VIRTUAL_PART_COUNT; p++)
@@ -243,10 +247,13 @@ static void print_table(const simulation *s)
             printf("  %s\n", row->why);
             continue;
         }
-        printf("  %6lld  %5lldx%-5lld  %9.2f (%.2f)  %12.0f  %8.2f  %9.1f%%  %4.1f%%  %7.1f%%  %6.1f%%  %6.1f%%",
+        char mfu[16] = "-";
+        if (!isnan(n.mfu))
+            snprintf(mfu, sizeof mfu, "%.1f%%", n.mfu * 100);
+        printf("  %6lld  %5lldx%-5lld  %9.2f (%.2f)  %12.0f  %8.2f  %9.1f%%  %5s  %7.1f%%  %6.1f%%  %6.1f%%",
                (long long)(row->micro_batch * row->accumulation * row->ranks), (long long)row->micro_batch,
                (long long)row->accumulation, n.step_s * 1e3, n.most_s * 1e3, n.tokens_per_s, n.speed_up,
-               n.efficiency * 100, n.mfu * 100, n.exchange * 100, n.exposed * 100, n.waited * 100);
+               n.efficiency * 100, mfu, n.exchange * 100, n.exposed * 100, n.waited * 100);
         if (s->fail_hours > 0)
             printf("  %5.1f%%  %lld, a save every %.0f s", n.useful * 100, (long long)row->failures, row->save_every_s);
         printf("\n");
@@ -350,7 +357,9 @@ static dsc_status set_ranks(void *out, const dsc_flag *flag, const char *text, d
 static dsc_status set_mode(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
     (void)value, (void)err;
-    ((simulation *)out)->strong = strcmp(flag->name, "--strong") == 0;
+    simulation *s = out;
+    s->strong = strcmp(flag->name, "--strong") == 0;
+    s->mode_given = true;
     return DSC_OK;
 }
 
@@ -458,14 +467,53 @@ static dsc_status refuse_inputs(const simulation *s, const char *out, dsc_error 
     return out == NULL ? DSC_OK : dsc_io_refuse_input(out, inputs, DSC_COUNT(inputs), err);
 }
 
+/* A flag of simulations; NULL: none is given. */
+static const char *simulating_flag(const simulation *s)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } flags[] = {
+        { "--ranks", s->ranks_given },
+        { s->strong ? "--strong" : "--weak", s->mode_given },
+        { "--steps", s->steps != NOT_GIVEN },
+        { "--slow", s->slow_ranks > 0 },
+        { "--noise", s->noise_percent >= 0 },
+        { "--fail-hours", s->fail_hours >= 0 },
+        { "--save-s", s->save_s >= 0 },
+        { "--save-every-s", s->save_every_s >= 0 },
+        { "--restart-s", s->restart_s >= 0 },
+        { "--seed", s->seed != NOT_GIVEN },
+        { "-o", s->out != NULL },
+        { "--svg", s->svg != NULL },
+        { "--json", s->json },
+    };
+    for (size_t i = 0; i < DSC_COUNT(flags); i++)
+        if (flags[i].given)
+            return flags[i].name;
+    return NULL;
+}
+
+static void take_defaults(simulation *s)
+{
+    s->steps = s->steps == NOT_GIVEN ? 5 : s->steps;
+    s->seed = s->seed == NOT_GIVEN ? 1 : s->seed;
+    s->noise_percent = fmax(0, s->noise_percent);
+    s->fail_hours = fmax(0, s->fail_hours);
+    s->save_s = s->save_s < 0 ? 30 : s->save_s;
+    s->save_every_s = fmax(0, s->save_every_s);
+    s->restart_s = s->restart_s < 0 ? 120 : s->restart_s;
+}
+
 static dsc_status measure(simulation *s, dsc_error *err)
 {
+    const char *const needless = simulating_flag(s);
     const simulated_row one = { .ranks = 1 };
     simulated_options o;
     if (s->card_name != NULL || s->cpu != NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--measure", "measures this CPU; leave out --gpu and --cpu");
-    if (s->out != NULL || s->svg != NULL || s->json || s->ranks_given)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--measure", "simulates nothing; leave out -o, --svg, --json and --ranks");
+    if (needless != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--measure", "simulates nothing; leave out %s", needless);
     leave_world();
     DSC_TRY(read_batch(s, err));
     DSC_TRY(refuse_inputs(s, s->measure, err));
@@ -498,6 +546,7 @@ static dsc_status run(simulation *s, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--svg", "the picture has the table's file; give it another name");
     if (s->measure != NULL)
         return measure(s, err);
+    take_defaults(s);
     DSC_TRY(read_card(s, err));
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, ITEMS_MAX, sizeof *s->trace.item, &s->trace.item, err));
     s->trace.capacity = ITEMS_MAX;
@@ -516,9 +565,9 @@ static dsc_status run(simulation *s, dsc_error *err)
 int dsc_cmd_simulate(int argc, char **argv)
 {
     static const int64_t usual[] = { 1, 8, 64, 512 };
-    simulation s = {
-        .steps = 5, .slow_factor = 1, .save_s = 30, .restart_s = 120, .seed = 1, .row_count = (int)DSC_COUNT(usual)
-    };
+    simulation s = { .steps = NOT_GIVEN, .seed = NOT_GIVEN, .slow_factor = 1, .noise_percent = NOT_GIVEN,
+                     .fail_hours = NOT_GIVEN, .save_s = NOT_GIVEN, .save_every_s = NOT_GIVEN, .restart_s = NOT_GIVEN,
+                     .row_count = (int)DSC_COUNT(usual) };
     dsc_error err = DSC_ERROR_INIT;
     s.row = calloc(SCALING_ROWS_MAX, sizeof *s.row);
     if (s.row == NULL)
