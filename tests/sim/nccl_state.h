@@ -58,6 +58,10 @@ void nccl_check_windows(ncclComm *comm, const char *what, const void *send, size
 /* Goes on with a pending window; true: it is open, or none was pending. */
 bool nccl_poll_window(ncclComm *comm);
 void nccl_forget_windows(ncclComm *comm);
+/* Returns when all ranks have joined, or the communicator is aborted. */
+void nccl_wait_open(guard &held, ncclComm *comm);
+/* Within a group its end waits for the communicator; false: there is no group. */
+bool nccl_opens_in_group(ncclComm *comm);
 int nccl_version();
 const std::set<ncclComm *> &nccl_communicators(); /* those that are open */
 
