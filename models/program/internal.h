@@ -16,7 +16,7 @@ typedef struct dsc_op_batch {
     dsc_dtype dtype;
 } dsc_op_batch;
 
-/* ---- Builder, program.c ---- */
+/* ---- Builder, program.c and program_ops.c ---- */
 /* Keeps the first failure. The formatted text is a message's. */
 #define REFUSE(program, ...)                                                                                           \
     do {                                                                                                               \
@@ -29,6 +29,8 @@ bool dsc_program_is_value(dsc_program *program, dsc_op_kind kind, const char *na
 dsc_op *dsc_program_add_forward(dsc_program *program, dsc_op_kind kind, const char *name); /* NULL: a failure */
 /* There is room for every forward op's outputs. */
 int16_t dsc_program_add_output(dsc_program *program, dsc_op *op, int output, const char *name, dsc_value shape);
+/* Input, output and name of an op with one of each. */
+int16_t dsc_program_add_unary(dsc_program *program, dsc_op_kind kind, const char *name, int16_t x, dsc_op **out);
 
 /* Functions of a kind of op. */
 typedef dsc_status dsc_op_launch(struct dsc_exec *exec, const dsc_op *op);
