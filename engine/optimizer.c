@@ -115,6 +115,26 @@ static void lion_scalars(const terms *t, dsc_update_scalars *s)
     decouple(t, s);
 }
 
+static void rmsprop_scalars(const terms *t, dsc_update_scalars *s)
+{
+    const dsc_optimizer_config *o = &t->config->optimizer;
+    s->beta1 = (float)o->momentum;
+    s->beta2 = (float)o->alpha;
+    s->one_minus_beta2 = (float)(1.0 - o->alpha);
+}
+
+/* The rate is outside of the momentum, as in torch.optim.SGD. */
+static void lars_scalars(const terms *t, dsc_update_scalars *s)
+{
+    const dsc_optimizer_config *o = &t->config->optimizer;
+    s->beta1 = (float)o->momentum;
+    s->nesterov = o->nesterov;
+    s->decay = (float)t->weight_decay;
+    s->l2 = 0.0f;
+    s->shrink = 1.0f;
+    s->trust_most = (float)o->trust_coefficient;
+}
+
 /* Scalars of the hidden matrices. */
 static void muon_scalars(const terms *t, dsc_update_scalars *s)
 {
@@ -165,6 +185,11 @@ static void (*const scalars_of[DSC_RECIPE_COUNT])(const terms *t, dsc_update_sca
     [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_scalars,
     [DSC_RECIPE_ADAFACTOR_M] = adafactor_scalars,
     [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_scalars,
+    [DSC_RECIPE_RMSPROP] = rmsprop_scalars,
+    [DSC_RECIPE_RMSPROP_M] = rmsprop_scalars,
+    [DSC_RECIPE_RMSPROP_C] = rmsprop_scalars,
+    [DSC_RECIPE_RMSPROP_CM] = rmsprop_scalars,
+    [DSC_RECIPE_LARS] = lars_scalars,
     [DSC_RECIPE_ONEBIT_LAMB] = onebit_lamb_scalars,
 };
 

@@ -33,6 +33,11 @@ typedef enum dsc_recipe {
     DSC_RECIPE_ADAFACTOR_FLAT,   /* other tensors: exp_avg_sq */
     DSC_RECIPE_ADAFACTOR_M,      /* with a first moment: exp_avg */
     DSC_RECIPE_ADAFACTOR_FLAT_M, /* exp_avg, exp_avg_sq */
+    DSC_RECIPE_RMSPROP,          /* square_avg */
+    DSC_RECIPE_RMSPROP_M,        /* with a momentum: square_avg, momentum_buffer */
+    DSC_RECIPE_RMSPROP_C,        /* centered: square_avg, grad_avg */
+    DSC_RECIPE_RMSPROP_CM,       /* square_avg, grad_avg, momentum_buffer */
+    DSC_RECIPE_LARS,             /* momentum_buffer */
     DSC_RECIPE_ONEBIT_LAMB,      /* exp_avg, exp_avg_sq, exp_avg_sq_fresh */
     DSC_RECIPE_COUNT
 } dsc_recipe;
@@ -75,17 +80,19 @@ typedef struct dsc_update_scalars {
     float grad_scale;     /* 1/(GAS*W*loss_scale) * clip coefficient */
     float beta1, beta2;
     float one_minus_beta1, one_minus_beta2;
-    float decay;          /* 1 - lr * weight_decay where it is decoupled, else 1; of LAMB weight_decay */
+    float decay;          /* 1 - lr * weight_decay where it is decoupled, else 1; of LAMB and LARS weight_decay */
     float l2;             /* weight_decay where it is part of the gradient, else 0 */
     float step_size;      /* the rate; of Adam lr / bias_correction1 */
     float inv_sqrt_bias2; /* 1 / sqrt(bias_correction2) */
     float eps, eps_root;  /* added to the root; of LAMB also under it */
-    /* LAMB's callers: bounds of the factor of a tensor's step_size. ADAFACTOR's callers: the least root mean square
+    /* LAMB's callers: bounds of the factor of a tensor's step_size. LARS's callers: trust_most is the factor of the
+     * ratio. ADAFACTOR's callers: the least root mean square
      * of a tensor's weights, and the largest of its direction. */
     float trust_least, trust_most;
     /* ADAFACTOR: the largest product of a row's and a column's factor. Then the decay of weights that decay by their
-     * tensor's own rate: lr * weight_decay, which callers multiply as they do step_size. Its callers: the least mean
-     * of a row, and the norm of all gradients after grad_scale. */
+     * tensor's own rate: lr * weight_decay, which callers multiply as they do step_size. LARS: 1, which callers
+     * multiply by the trust ratio of the tensor. ADAFACTOR's callers: the least mean of a row, and the norm of all
+     * gradients after grad_scale. */
     float factor_most, shrink, mean_least, grad_norm;
     int32_t by_weights; /* ADAFACTOR's callers: a tensor's rate is multiplied by its weights' root mean square */
     int32_t nesterov;
@@ -130,10 +137,22 @@ typedef struct dsc_update_scalars {
  *   w = step_size * u;  m = fma(beta1, m, one_minus_beta1 * w)
  *   p = p * decay;  p = fma(-shrink, p, p);  p = p - m.
  * All four: step_size is multiplied by a factor of the tensor's norms; with `direction` only u is written.
+ * RMSPROP (Hinton 2012, as torch.optim.RMSprop: beta2 is alpha and beta1 the momentum), state v:
+ *   v = fma(one_minus_beta2 * g, g, beta2 * v);  d = sqrt(v) + eps;  p = fma(-step_size, g / d, p).
+ * RMSPROP_M, states v, b: v and d as of RMSPROP, then
+ *   b = fma(beta1, b, g / d);  p = fma(-step_size, b, p).
+ * RMSPROP_C, states v, a, and RMSPROP_CM, states v, a, b: v as of RMSPROP, then
+ *   a = fma(one_minus_beta2, g - a, a);  w = v - a * a;  d = sqrt(0 > w ? 0 : w) + eps
+ * and on as RMSPROP and RMSPROP_M.
+ * LARS (You et al. 2017; the rate is outside of the momentum, as in torch.optim.SGD), state b:
+ *   w = shrink * fma(decay, p, g);  b = fma(beta1, b, w);  d = nesterov ? fma(beta1, b, w) : b
+ *   p = fma(-step_size, d, p).
+ * Here shrink is multiplied by trust_most * |p| / (|g| + weight_decay * |p| + eps) of the tensor. With `direction`
+ * only g is written.
  * Then param_half[i] = round(p) to half_dtype when param_half is not NULL.
  * States kept in BF16: p takes the fp32 values above; the stored states are rounded stochastically, as CAST_STOCHASTIC
- * does it. The random bits are the lower (state 0) and upper (state 1) 16 bits of word n % 4 of block n / 4 of
- * (seed, stream), n = first + i.
+ * does it. The random bits are those of word n % 4 of block n / 4 of (seed, stream), n = first + i: the lower 16 for
+ * state 0, the upper 16 for state 1 and the middle 16 for state 2.
  * States kept in U8 (ADAMW; as bitsandbytes' AdamW8bit, Dettmers et al. 2022) are one code an element and one absmax a
  * block. Blocks of DSC_Q8_BLOCK elements are counted from element 0; the last one may be short. MAP and MIDDLES are
  * those of q8_tables.h, signed for state 0 and unsigned for state 1. A state x is MAP[code] * absmax before the recipe;

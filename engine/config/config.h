@@ -52,6 +52,8 @@ typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_ADAM, /* adam_w_mode false: L2 in the gradient */
     DSC_OPTIMIZER_ADAMW,
     DSC_OPTIMIZER_MUON,
+    DSC_OPTIMIZER_RMSPROP,
+    DSC_OPTIMIZER_LARS,
     DSC_OPTIMIZER_SGD,
     DSC_OPTIMIZER_ADAGRAD,
     DSC_OPTIMIZER_LAMB,
@@ -73,7 +75,9 @@ typedef struct dsc_optimizer_config {
     char type[64]; /* as written: "Adam" */
     dsc_recipe recipe;
     double lr, beta1, beta2, eps, weight_decay;
-    double momentum, dampening; /* SGD; Muon uses momentum too */
+    double momentum, dampening; /* SGD; Muon, RMSprop and LARS use momentum too */
+    double alpha;               /* of RMSprop */
+    double trust_coefficient;   /* of LARS */
     double muon_lr, adam_lr;    /* Muon, as the config has them */
     double rest_scale;          /* Muon: rate of the other parameters / rate of the hidden matrices */
     int64_t ns_steps;           /* of Muon */
@@ -82,7 +86,7 @@ typedef struct dsc_optimizer_config {
     double coeff_beta, factor_max, factor_min, factor_threshold; /* of OneBitLamb */
     int64_t freeze_step;         /* OneBitAdam and OneBitLamb */
     int64_t var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper; /* of ZeroOneAdam */
-    bool bias_correction, nesterov, eps_inside_sqrt;
+    bool bias_correction, nesterov, eps_inside_sqrt, centered;
     dsc_adafactor_config adafactor;
 } dsc_optimizer_config;
 

@@ -59,11 +59,16 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
     [DSC_OPTIMIZER_MUON] = { "Muon", true, 0.02, 0.9, 0.95, 1e-10,
                              { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_MOMENTUM, DSC_ID_NESTEROV, DSC_ID_MUON_LR,
                                DSC_ID_ADAM_LR, DSC_ID_NS_STEPS, DSC_ID_NS_METHOD, END } },
+    [DSC_OPTIMIZER_RMSPROP] = { "RMSprop", false, 1e-2, 0, 0, 1e-8,
+                                { DSC_ID_ALPHA, DSC_ID_EPS, DSC_ID_MOMENTUM, DSC_ID_CENTERED, DSC_ID_MAXIMIZE,
+                                  DSC_ID_FOREACH, END } },
+    [DSC_OPTIMIZER_LARS] = { "LARS", true, 0.1, 0, 0, 1e-8,
+                             { DSC_ID_MOMENTUM, DSC_ID_NESTEROV, DSC_ID_TRUST_COEFFICIENT, DSC_ID_EPS, END } },
 };
 
 /* Optimizers of DeepSpeed and torch.optim that are not built. */
 static const char *const optimizers_known[] = {
-    "MuAdam", "MuAdamW", "MuSGD", "FusedAdam", "RMSprop", "Adadelta", "Adamax",
+    "MuAdam", "MuAdamW", "MuSGD", "FusedAdam", "Adadelta", "Adamax",
     "ASGD",   "LBFGS",   "NAdam", "RAdam",     "Rprop",   "SparseAdam",
 };
 
@@ -96,7 +101,8 @@ dsc_optimizer_kind dsc_config_optimizer_kind(const char *type)
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type)
 {
     static const char *const built[] = { "AdamW", "Adam", "SGD",        "Adagrad",  "Lion",
-                                         "Lamb",  "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Adafactor" };
+                                         "Lamb",  "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Adafactor",
+                                         "RMSprop", "LARS" };
     char where[256], value[128];
     if (type == NULL || dsc_config_optimizer_kind(type->valuestring) != DSC_OPTIMIZER_NONE)
         return DSC_OK;
@@ -106,8 +112,8 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
         s->foreign_optimizer |= strcasecmp(optimizers_known[i], type->valuestring) == 0;
     if (s->foreign_optimizer)
         return dsc_config_not_built_at(s, where, "optimizer.type", "%s is not supported in this version; AdamW, Adam, "
-                                       "SGD, Adagrad, Lion, Lamb, Muon, Adafactor, OneBitAdam, ZeroOneAdam and "
-                                       "OneBitLamb work", value);
+                                       "SGD, Adagrad, Lion, Lamb, Muon, Adafactor, RMSprop, LARS, OneBitAdam, "
+                                       "ZeroOneAdam and OneBitLamb work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is not an optimizer; did you mean \"%s\"?",
                     value, dsc_config_nearest_string(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }
@@ -252,11 +258,39 @@ static dsc_status fill_muon(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+/* Elements without a gradient, as the padding of tensors, would be 0 / 0. */
+static dsc_status check_rmsprop(dsc_config_parse_state *s)
+{
+    const dsc_optimizer_config *o = &s->config->optimizer;
+    if (o->eps <= 0)
+        return dsc_config_fail(s, DSC_ID_EPS, DSC_ERR_CONFIG,
+                               "%g; RMSprop's is above 0, because it divides by the root plus eps", o->eps);
+    if (o->alpha >= 1)
+        return dsc_config_fail(s, DSC_ID_ALPHA, DSC_ERR_CONFIG,
+                               "%g; it is below 1, or no gradient would ever count", o->alpha);
+    return DSC_OK;
+}
+
+static dsc_status fill_lars(dsc_config_parse_state *s)
+{
+    dsc_optimizer_config *o = &s->config->optimizer;
+    if (!dsc_config_has(s, DSC_ID_MOMENTUM))
+        o->momentum = 0.9;
+    if (o->momentum >= 1)
+        return dsc_config_fail(s, DSC_ID_MOMENTUM, DSC_ERR_CONFIG, "%g; that of LARS is below 1", o->momentum);
+    return DSC_OK;
+}
+
 static dsc_recipe recipe_of(const dsc_optimizer_config *o)
 {
     switch (o->kind) {
     case DSC_OPTIMIZER_SGD: return o->momentum != 0 ? DSC_RECIPE_MOMENTUM : DSC_RECIPE_SGD;
     case DSC_OPTIMIZER_ADAGRAD: return DSC_RECIPE_ADAGRAD;
+    case DSC_OPTIMIZER_LARS: return DSC_RECIPE_LARS;
+    case DSC_OPTIMIZER_RMSPROP:
+        if (o->centered)
+            return o->momentum != 0 ? DSC_RECIPE_RMSPROP_CM : DSC_RECIPE_RMSPROP_C;
+        return o->momentum != 0 ? DSC_RECIPE_RMSPROP_M : DSC_RECIPE_RMSPROP;
     case DSC_OPTIMIZER_LION: return DSC_RECIPE_LION;
     case DSC_OPTIMIZER_LAMB: return DSC_RECIPE_LAMB;
     case DSC_OPTIMIZER_ONEBIT_LAMB: return DSC_RECIPE_ONEBIT_LAMB;
@@ -291,6 +325,8 @@ dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s)
     switch (o->kind) {
     case DSC_OPTIMIZER_SGD: DSC_TRY(fill_sgd(s)); break;
     case DSC_OPTIMIZER_MUON: DSC_TRY(fill_muon(s)); break;
+    case DSC_OPTIMIZER_RMSPROP: DSC_TRY(check_rmsprop(s)); break;
+    case DSC_OPTIMIZER_LARS: DSC_TRY(fill_lars(s)); break;
     case DSC_OPTIMIZER_LAMB: case DSC_OPTIMIZER_ONEBIT_LAMB: DSC_TRY(check_lamb(s)); break;
     case DSC_OPTIMIZER_ADAFACTOR: DSC_TRY(dsc_config_fill_adafactor(s)); break;
     default: DSC_TRY(fill_adam(s));

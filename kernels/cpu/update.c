@@ -20,6 +20,12 @@ const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT] = {
     ROW(ADAFACTOR_M, "adafactor_m", 1, DSC_NEEDS_RMS | DSC_NEEDS_ROW_COL_STATS, ADAFACTOR_FLAT_M, "exp_avg",
         "exp_avg_sq"),
     ROW(ADAFACTOR_FLAT_M, "adafactor_flat_m", 2, DSC_NEEDS_RMS, ADAFACTOR_FLAT_M, "exp_avg", "exp_avg_sq"),
+    ROW(RMSPROP, "rmsprop", 1, DSC_NEEDS_NOTHING, RMSPROP, "square_avg"),
+    ROW(RMSPROP_M, "rmsprop_momentum", 2, DSC_NEEDS_NOTHING, RMSPROP_M, "square_avg", "momentum_buffer"),
+    ROW(RMSPROP_C, "rmsprop_centered", 2, DSC_NEEDS_NOTHING, RMSPROP_C, "square_avg", "grad_avg"),
+    ROW(RMSPROP_CM, "rmsprop_centered_momentum", 3, DSC_NEEDS_NOTHING, RMSPROP_CM, "square_avg", "grad_avg",
+        "momentum_buffer"),
+    ROW(LARS, "lars", 1, DSC_NEEDS_TENSOR_NORMS, LARS, "momentum_buffer"),
     [DSC_RECIPE_ONEBIT_LAMB] = { "onebit_lamb",
                                  3,
                                  { "exp_avg", "exp_avg_sq", "exp_avg_sq_fresh" },
@@ -72,6 +78,8 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     VARIANT(ADAMW, isa) VARIANT(SGD, isa) VARIANT(MOMENTUM, isa) VARIANT(ADAGRAD, isa) VARIANT(LION, isa) \
     VARIANT(LAMB, isa) VARIANT(MUON, isa) VARIANT(ADAFACTOR, isa) VARIANT(ADAFACTOR_FLAT, isa)   \
     VARIANT(ADAFACTOR_M, isa) VARIANT(ADAFACTOR_FLAT_M, isa)                                     \
+    VARIANT(RMSPROP, isa) VARIANT(RMSPROP_M, isa) VARIANT(RMSPROP_C, isa) VARIANT(RMSPROP_CM, isa) \
+    VARIANT(LARS, isa)                                                                           \
     static void table_##isa(dsc_kernel_table *table)                                             \
     {                                                                                            \
         table->fn[DSC_KERNEL_ADAMW] = run_ADAMW_##isa;                                           \
@@ -85,6 +93,11 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
         table->fn[DSC_KERNEL_ADAFACTOR_FLAT] = run_ADAFACTOR_FLAT_##isa;                         \
         table->fn[DSC_KERNEL_ADAFACTOR_M] = run_ADAFACTOR_M_##isa;                               \
         table->fn[DSC_KERNEL_ADAFACTOR_FLAT_M] = run_ADAFACTOR_FLAT_M_##isa;                     \
+        table->fn[DSC_KERNEL_RMSPROP] = run_RMSPROP_##isa;                                       \
+        table->fn[DSC_KERNEL_RMSPROP_M] = run_RMSPROP_M_##isa;                                   \
+        table->fn[DSC_KERNEL_RMSPROP_C] = run_RMSPROP_C_##isa;                                   \
+        table->fn[DSC_KERNEL_RMSPROP_CM] = run_RMSPROP_CM_##isa;                                 \
+        table->fn[DSC_KERNEL_LARS] = run_LARS_##isa;                                             \
     }
 VARIANTS(ref)
 VARIANTS(avx2)

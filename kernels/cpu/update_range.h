@@ -33,9 +33,14 @@ typedef struct dsc_update_kind {
 
 /* How many of them has a recipe, where the compiler has to know. */
 #define DSC_UPDATE_STATES_OF(recipe)                                                                                   \
-    ((recipe) == DSC_RECIPE_ADAMW || (recipe) == DSC_RECIPE_LAMB || (recipe) == DSC_RECIPE_ADAFACTOR_FLAT_M ? 2        \
+    ((recipe) == DSC_RECIPE_ADAMW || (recipe) == DSC_RECIPE_LAMB || (recipe) == DSC_RECIPE_ADAFACTOR_FLAT_M ||         \
+             (recipe) == DSC_RECIPE_RMSPROP_M || (recipe) == DSC_RECIPE_RMSPROP_C                           ? 2        \
+     : (recipe) == DSC_RECIPE_RMSPROP_CM                                                                    ? 3        \
      : (recipe) == DSC_RECIPE_SGD || (recipe) == DSC_RECIPE_ADAFACTOR                                       ? 0        \
                                                                                                             : 1)
+
+/* The random bits of state k in a word. */
+static inline uint32_t dsc_update_bits(uint32_t word, int k) { return word >> (k == 2 ? 8 : 16 * k) & 0xffffu; }
 
 /* Recipes whose elements have something made before: an array of it, or their row's and column's. */
 #define DSC_UPDATE_HAS_FACTORS(recipe) ((recipe) == DSC_RECIPE_ADAFACTOR || (recipe) == DSC_RECIPE_ADAFACTOR_M)

@@ -158,6 +158,60 @@ static void adafactor_flat_m(const dsc_update_scalars *s, float g, element *e)
     step_by_moment(s, adafactor_flat_m_direction(s, g, e), e);
 }
 
+/* The quotient of the gradient and of its root mean square, about its mean if `mean` is not NULL. */
+static float rms_direction(const dsc_update_scalars *s, float g, float *v, float *mean)
+{
+    const float kept = s->beta2 * *v;
+    float below = *v = fmaf(s->one_minus_beta2 * g, g, kept);
+    if (mean != NULL) {
+        *mean = fmaf(s->one_minus_beta2, g - *mean, *mean);
+        const float square = *mean * *mean;
+        below = *v - square;
+        below = 0.0f > below ? 0.0f : below;
+    }
+    const float d = sqrtf(below) + s->eps;
+    return g / d;
+}
+
+static void rms_step(const dsc_update_scalars *s, float u, float *p, float *momentum)
+{
+    if (momentum != NULL)
+        u = *momentum = fmaf(s->beta1, *momentum, u);
+    *p = fmaf(-s->step_size, u, *p);
+}
+
+static void rmsprop(const dsc_update_scalars *s, float g, element *e)
+{
+    rms_step(s, rms_direction(s, g, &e->state[0], NULL), &e->p, NULL);
+}
+
+static void rmsprop_m(const dsc_update_scalars *s, float g, element *e)
+{
+    rms_step(s, rms_direction(s, g, &e->state[0], NULL), &e->p, &e->state[1]);
+}
+
+static void rmsprop_c(const dsc_update_scalars *s, float g, element *e)
+{
+    rms_step(s, rms_direction(s, g, &e->state[0], &e->state[1]), &e->p, NULL);
+}
+
+static void rmsprop_cm(const dsc_update_scalars *s, float g, element *e)
+{
+    rms_step(s, rms_direction(s, g, &e->state[0], &e->state[1]), &e->p, &e->state[2]);
+}
+
+static float lars_direction(const dsc_update_scalars *s, float g, element *e) { return g; }
+
+static void lars(const dsc_update_scalars *s, float g, element *e)
+{
+    const float u = fmaf(s->decay, e->p, g);
+    const float w = s->shrink * u;
+    const float b = fmaf(s->beta1, e->state[0], w);
+    const float d = s->nesterov ? fmaf(s->beta1, b, w) : b;
+    e->p = fmaf(-s->step_size, d, e->p);
+    e->state[0] = b;
+}
+
 static float along(const dsc_update_args *a, int64_t i)
 {
     const int64_t n = a->at + i;
@@ -181,7 +235,7 @@ static inline void all(const dsc_update_args *a, int64_t first, int64_t last, re
             if (i == first || n % 4 == 0)
                 dsc_rng_block(a->seed, a->stream, n / 4, word);
             for (int k = 0; k < states; k++)
-                ((uint16_t *)a->state[k])[i] = dsc_up_or_down(e.state[k], word[n % 4] >> 16 * k & 0xffffu);
+                ((uint16_t *)a->state[k])[i] = dsc_up_or_down(e.state[k], dsc_update_bits(word[n % 4], k));
         } else {
             for (int k = 0; k < states; k++)
                 ((float *)a->state[k])[i] = e.state[k];
@@ -271,6 +325,11 @@ STEP(adafactor, DSC_RECIPE_ADAFACTOR)
 STEP(adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
 STEP(adafactor_m, DSC_RECIPE_ADAFACTOR_M)
 STEP(adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
+STEP(rmsprop, DSC_RECIPE_RMSPROP)
+STEP(rmsprop_m, DSC_RECIPE_RMSPROP_M)
+STEP(rmsprop_c, DSC_RECIPE_RMSPROP_C)
+STEP(rmsprop_cm, DSC_RECIPE_RMSPROP_CM)
+STEP(lars, DSC_RECIPE_LARS)
 
 static void all_adamw(const dsc_update_args *a, int64_t first, int64_t last)
 {
@@ -306,6 +365,7 @@ STEP_OR_DIRECTION(adafactor, adafactor, DSC_RECIPE_ADAFACTOR)
 STEP_OR_DIRECTION(adafactor_flat, adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
 STEP_OR_DIRECTION(adafactor_m, adafactor, DSC_RECIPE_ADAFACTOR_M)
 STEP_OR_DIRECTION(adafactor_flat_m, adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
+STEP_OR_DIRECTION(lars, lars, DSC_RECIPE_LARS)
 
 const dsc_update_ops dsc_update_ref = { {
     [DSC_RECIPE_ADAMW] = all_adamw,
@@ -319,4 +379,9 @@ const dsc_update_ops dsc_update_ref = { {
     [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_flat_or_direction,
     [DSC_RECIPE_ADAFACTOR_M] = adafactor_m_or_direction,
     [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_flat_m_or_direction,
+    [DSC_RECIPE_RMSPROP] = all_rmsprop,
+    [DSC_RECIPE_RMSPROP_M] = all_rmsprop_m,
+    [DSC_RECIPE_RMSPROP_C] = all_rmsprop_c,
+    [DSC_RECIPE_RMSPROP_CM] = all_rmsprop_cm,
+    [DSC_RECIPE_LARS] = lars_or_direction,
 } };

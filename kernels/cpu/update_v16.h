@@ -115,6 +115,34 @@ V16_INLINE void step_by_moment_16(const lanes *s, v16 u, elements *e)
     e->p = v16_sub(decayed_16(s, e->p), e->state[0]);
 }
 
+/* The quotient of the gradient and of its root mean square, about its mean if `mean` is not NULL. */
+V16_INLINE v16 rms_direction_16(const lanes *s, v16 g, v16 *v, v16 *mean)
+{
+    *v = v16_fma(v16_mul(s->one_minus_beta2, g), g, v16_mul(s->beta2, *v));
+    v16 below = *v;
+    if (mean != NULL) {
+        *mean = v16_fma(s->one_minus_beta2, v16_sub(g, *mean), *mean);
+        below = v16_relu(v16_sub(*v, v16_mul(*mean, *mean)));
+    }
+    return v16_div(g, v16_add(v16_sqrt(below), s->eps));
+}
+
+V16_INLINE void rms_step_16(const lanes *s, v16 u, elements *e, v16 *momentum)
+{
+    if (momentum != NULL)
+        u = *momentum = v16_fma(s->beta1, *momentum, u);
+    e->p = v16_fnma(s->step_size, u, e->p);
+}
+
+V16_INLINE void lars_16(const lanes *s, v16 g, elements *e)
+{
+    const v16 w = v16_mul(s->shrink, v16_fma(s->decay, e->p, g));
+    const v16 b = v16_fma(s->beta1, e->state[0], w);
+    const v16 d = s->nesterov ? v16_fma(s->beta1, b, w) : b;
+    e->p = v16_fnma(s->step_size, d, e->p);
+    e->state[0] = b;
+}
+
 V16_INLINE v16 gradient_16(const lanes *s, v16 grad, v16 p, bool l2)
 {
     const v16 g = v16_mul(grad, s->grad_scale);
@@ -136,6 +164,13 @@ V16_INLINE void recipe_16(const lanes *s, v16 grad, elements *e, dsc_update_kind
     case DSC_RECIPE_ADAFACTOR_FLAT: step_along_16(s, flat_16(s, g, &e->state[0]), e); break;
     case DSC_RECIPE_ADAFACTOR_M: step_by_moment_16(s, adafactor_direction_16(s, g, e), e); break;
     case DSC_RECIPE_ADAFACTOR_FLAT_M: step_by_moment_16(s, flat_16(s, g, &e->state[1]), e); break;
+    case DSC_RECIPE_RMSPROP: rms_step_16(s, rms_direction_16(s, g, &e->state[0], NULL), e, NULL); break;
+    case DSC_RECIPE_RMSPROP_M: rms_step_16(s, rms_direction_16(s, g, &e->state[0], NULL), e, &e->state[1]); break;
+    case DSC_RECIPE_RMSPROP_C: rms_step_16(s, rms_direction_16(s, g, &e->state[0], &e->state[1]), e, NULL); break;
+    case DSC_RECIPE_RMSPROP_CM:
+        rms_step_16(s, rms_direction_16(s, g, &e->state[0], &e->state[1]), e, &e->state[2]);
+        break;
+    case DSC_RECIPE_LARS: lars_16(s, g, e); break;
     case DSC_RECIPE_ONEBIT_LAMB: case DSC_RECIPE_COUNT: break;
     }
 }
@@ -227,12 +262,13 @@ V16_INLINE void all_f32(const dsc_update_args *a, const lanes *s, int64_t first,
     }
 }
 
-/* Position a->first + first begins a random block; as many elements at a time as words are made at once. */
+/* Three states in bf16 are the reference's. Position a->first + first begins a random block; as many elements at a
+ * time as words are made at once. */
 V16_INLINE void all_bf16(const dsc_update_args *a, const lanes *s, int64_t first, int64_t last, dsc_update_kind kind)
 {
     const int64_t elements_at_once = V16_RANDOMS * 16;
     int64_t i = first;
-    for (; i + elements_at_once <= last; i += elements_at_once) {
+    for (; kind.state_count <= 2 && i + elements_at_once <= last; i += elements_at_once) {
         const uint64_t counter = (uint64_t)(a->first + i) / 4;
         v16_ints random_bits[V16_RANDOMS];
         if ((uint32_t)counter > UINT32_MAX - (uint32_t)(elements_at_once / 4 - 1)) {
@@ -367,6 +403,8 @@ V16_INLINE v16 direction_16(const lanes *s, v16 g, elements *e, dsc_recipe recip
         return flat_16(s, g, &e->state[0]);
     case DSC_RECIPE_ADAFACTOR_FLAT_M:
         return flat_16(s, g, &e->state[1]);
+    case DSC_RECIPE_LARS:
+        return g;
     default:
         return lamb_direction_16(s, g, e);
     }
@@ -401,6 +439,11 @@ STEP(adafactor, DSC_RECIPE_ADAFACTOR)
 STEP(adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
 STEP(adafactor_m, DSC_RECIPE_ADAFACTOR_M)
 STEP(adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
+STEP(rmsprop, DSC_RECIPE_RMSPROP)
+STEP(rmsprop_m, DSC_RECIPE_RMSPROP_M)
+STEP(rmsprop_c, DSC_RECIPE_RMSPROP_C)
+STEP(rmsprop_cm, DSC_RECIPE_RMSPROP_CM)
+STEP(lars, DSC_RECIPE_LARS)
 
 #define STEP_OR_DIRECTION(name, recipe)                                                     \
     static void name##_or_direction(const dsc_update_args *a, int64_t first, int64_t last)  \
@@ -418,6 +461,7 @@ STEP_OR_DIRECTION(adafactor, DSC_RECIPE_ADAFACTOR)
 STEP_OR_DIRECTION(adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
 STEP_OR_DIRECTION(adafactor_m, DSC_RECIPE_ADAFACTOR_M)
 STEP_OR_DIRECTION(adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
+STEP_OR_DIRECTION(lars, DSC_RECIPE_LARS)
 
 const dsc_update_ops V16_NAME(update) = { {
     [DSC_RECIPE_ADAMW] = adamw,
@@ -431,6 +475,11 @@ const dsc_update_ops V16_NAME(update) = { {
     [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_flat_or_direction,
     [DSC_RECIPE_ADAFACTOR_M] = adafactor_m_or_direction,
     [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_flat_m_or_direction,
+    [DSC_RECIPE_RMSPROP] = rmsprop,
+    [DSC_RECIPE_RMSPROP_M] = rmsprop_m,
+    [DSC_RECIPE_RMSPROP_C] = rmsprop_c,
+    [DSC_RECIPE_RMSPROP_CM] = rmsprop_cm,
+    [DSC_RECIPE_LARS] = lars_or_direction,
 } };
 
 #endif

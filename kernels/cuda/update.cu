@@ -9,8 +9,10 @@ namespace {
 
 /* Inputs of a recipe besides the element's own numbers. */
 enum { NOTHING, ARRAY, FACTORS };
+enum { HELD = DSC_UPDATE_STATES_MAX }; /* registers of states; a recipe leaves the last ones alone */
 
-__device__ __forceinline__ void adam_moments(const dsc_update_scalars &s, float g, float (&state)[2])
+template <int N>
+__device__ __forceinline__ void adam_moments(const dsc_update_scalars &s, float g, float (&state)[N])
 {
     state[0] = fmaf(s.one_minus_beta1, g - state[0], state[0]);
     state[1] = fmaf(s.one_minus_beta2 * g, g, s.beta2 * state[1]);
@@ -19,7 +21,9 @@ __device__ __forceinline__ void adam_moments(const dsc_update_scalars &s, float 
 /* From the gradient, weight and states of an element to the new ones. */
 struct adamw {
     enum { STATES = 2, ALONG = NOTHING };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
+    template <int N>
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p,
+                                               float (&state)[N])
     {
         p = p * s.decay;
         adam_moments(s, g, state);
@@ -31,13 +35,14 @@ struct adamw {
 struct lamb {
     enum { STATES = 2, ALONG = NOTHING };
     static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float, float p,
-                                                      float (&state)[2])
+                                                      float (&state)[HELD])
     {
         adam_moments(s, g, state);
         const float d = sqrtf(state[1] + s.eps_root) + s.eps;
         return fmaf(s.decay, p, state[0] / d);
     }
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p,
+                                               float (&state)[HELD])
     {
         p = fmaf(-s.step_size, direction(s, g, 0, p, state), p);
     }
@@ -45,7 +50,7 @@ struct lamb {
 
 struct sgd {
     enum { STATES = 0, ALONG = NOTHING };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&)[2])
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&)[HELD])
     {
         p = fmaf(-s.step_size, g, p);
     }
@@ -53,7 +58,8 @@ struct sgd {
 
 struct momentum {
     enum { STATES = 1, ALONG = NOTHING };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p,
+                                               float (&state)[HELD])
     {
         const float b = fmaf(s.beta1, state[0], s.one_minus_beta1 * g);
         const float d = s.nesterov != 0 ? fmaf(s.beta1, b, g) : b;
@@ -64,7 +70,8 @@ struct momentum {
 
 struct adagrad {
     enum { STATES = 1, ALONG = NOTHING };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p,
+                                               float (&state)[HELD])
     {
         const float sum = fmaf(g, g, state[0]);
         const float d = sqrtf(sum) + s.eps;
@@ -75,7 +82,8 @@ struct adagrad {
 
 struct lion {
     enum { STATES = 1, ALONG = NOTHING };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p,
+                                               float (&state)[HELD])
     {
         const float m = state[0];
         const float c = fmaf(s.beta1, m, s.one_minus_beta1 * g);
@@ -89,13 +97,13 @@ struct lion {
 struct muon {
     enum { STATES = 1, ALONG = ARRAY };
     static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float, float,
-                                                      float (&state)[2])
+                                                      float (&state)[HELD])
     {
         state[0] = fmaf(s.one_minus_beta1, g - state[0], state[0]);
         return s.nesterov != 0 ? fmaf(-s.one_minus_beta1, state[0] - g, state[0]) : state[0];
     }
     static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float along, float &p,
-                                               float (&state)[2])
+                                               float (&state)[HELD])
     {
         direction(s, g, 0, 0, state);
         p = p * s.decay;
@@ -123,12 +131,12 @@ __device__ __forceinline__ void step_by_moment(const dsc_update_scalars &s, floa
 template <int MOMENTS> struct adafactor {
     enum { STATES = MOMENTS, ALONG = FACTORS };
     static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float along, float,
-                                                      float (&)[2])
+                                                      float (&)[HELD])
     {
         return g * fminf(along, s.factor_most);
     }
     static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float along, float &p,
-                                               float (&state)[2])
+                                               float (&state)[HELD])
     {
         const float u = direction(s, g, along, p, state);
         if (MOMENTS != 0)
@@ -142,19 +150,58 @@ template <int MOMENTS> struct adafactor {
 template <int MOMENTS> struct adafactor_flat {
     enum { STATES = MOMENTS + 1, ALONG = NOTHING };
     static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float, float,
-                                                      float (&state)[2])
+                                                      float (&state)[HELD])
     {
         const float q = fmaf(g, g, s.eps);
         state[MOMENTS] = fmaf(s.one_minus_beta2, q - state[MOMENTS], state[MOMENTS]);
         return g / sqrtf(fmaxf(state[MOMENTS], s.eps_root));
     }
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p,
+                                               float (&state)[HELD])
     {
         const float u = direction(s, g, 0, p, state);
         if (MOMENTS != 0)
             step_by_moment(s, u, p, state[0]);
         else
             step_along(s, u, p);
+    }
+};
+
+/* States: v, then the mean of gradients if centered, then the momentum if there is one. */
+template <int CENTERED, int MOMENTUM> struct rmsprop {
+    enum { STATES = 1 + CENTERED + MOMENTUM, ALONG = NOTHING };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p,
+                                               float (&state)[HELD])
+    {
+        state[0] = fmaf(s.one_minus_beta2 * g, g, s.beta2 * state[0]);
+        float below = state[0];
+        if (CENTERED != 0) {
+            state[1] = fmaf(s.one_minus_beta2, g - state[1], state[1]);
+            below = state[0] - state[1] * state[1];
+            below = 0.0f > below ? 0.0f : below;
+        }
+        float u = g / (sqrtf(below) + s.eps);
+        if (MOMENTUM != 0)
+            u = state[1 + CENTERED] = fmaf(s.beta1, state[1 + CENTERED], u);
+        p = fmaf(-s.step_size, u, p);
+    }
+};
+
+struct lars {
+    enum { STATES = 1, ALONG = NOTHING };
+    static __device__ __forceinline__ float direction(const dsc_update_scalars &, float g, float, float,
+                                                      float (&)[HELD])
+    {
+        return g;
+    }
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p,
+                                               float (&state)[HELD])
+    {
+        const float w = s.shrink * fmaf(s.decay, p, g);
+        const float b = fmaf(s.beta1, state[0], w);
+        const float d = s.nesterov != 0 ? fmaf(s.beta1, b, w) : b;
+        p = fmaf(-s.step_size, d, p);
+        state[0] = b;
     }
 };
 
@@ -193,7 +240,7 @@ template <class Recipe, class Half, class State> struct update_op {
     int64_t first;
     dsc_update_scalars s;
 
-    template <int W> __device__ __forceinline__ void round(float (&x)[W][2], int64_t i) const
+    template <int W> __device__ __forceinline__ void round(float (&x)[W][HELD], int64_t i) const
     {
         static_assert(W == 4 || W == 1, "a block has 4 words");
         const uint64_t n = static_cast<uint64_t>(first + i);
@@ -205,13 +252,13 @@ template <class Recipe, class Half, class State> struct update_op {
             const uint32_t bits = at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3];
 #pragma unroll
             for (int k = 0; k < Recipe::STATES; k++)
-                x[j][k] = up_or_down(x[j][k], bits >> 16 * k & 0xffffu);
+                x[j][k] = up_or_down(x[j][k], bits >> (k == 2 ? 8 : 16 * k) & 0xffffu);
         }
     }
 
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
-        float p[W], g[W], along[W] = {}, kept[W], x[W][2] = {};
+        float p[W], g[W], along[W] = {}, kept[W], x[W][HELD] = {};
         load<W>(p, master + i);
         load<W>(g, grad + i);
         beside.take<static_cast<int>(Recipe::ALONG)>(along, i);
@@ -265,7 +312,7 @@ template <class Recipe, class State> struct direction_op {
             beside.take<FACTORS>(along, i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            float x[2] = { first[j], second[j] }, scaled = g[j] * s.grad_scale;
+            float x[HELD] = { first[j], second[j] }, scaled = g[j] * s.grad_scale;
             if (s.l2 != 0.0f)
                 scaled = fmaf(s.l2, p[j], scaled);
             p[j] = Recipe::direction(s, scaled, along[j], p[j], x);
@@ -292,7 +339,8 @@ template <class Recipe, class Half, class State> void update(const dsc_cuda_laun
 {
     const update_op<Recipe, Half, State> op = { a->master,
                                                 { static_cast<State *>(a->state[0]),
-                                                  static_cast<State *>(a->state[1]) },
+                                                  static_cast<State *>(a->state[1]),
+                                                  static_cast<State *>(a->state[2]) },
                                                 a->grad,
                                                 beside_of(a),
                                                 reinterpret_cast<Half *>(a->param_half),
@@ -301,8 +349,9 @@ template <class Recipe, class Half, class State> void update(const dsc_cuda_laun
                                                 a->first,
                                                 a->scalars };
     each<4>(at, op, a->count,
-            is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) && is_aligned(a->grad) &&
-                is_aligned(a->along) && is_aligned(a->param_half) && a->first % 4 == 0);
+            is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) &&
+                is_aligned(a->state[2]) && is_aligned(a->grad) && is_aligned(a->along) && is_aligned(a->param_half) &&
+                a->first % 4 == 0);
 }
 
 template <class Recipe, class State> void update_copy(const dsc_cuda_launch *at, const dsc_update_args *a)
@@ -585,4 +634,29 @@ dsc_status dsc_cuda_run_ADAFACTOR_M(const dsc_cuda_launch *at, const void *args,
 dsc_status dsc_cuda_run_ADAFACTOR_FLAT_M(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     return step_or_direction<adafactor_flat<1>>(at, args, "ADAFACTOR_FLAT_M", err);
+}
+
+dsc_status dsc_cuda_run_RMSPROP(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<rmsprop<0, 0>>(at, args, "RMSPROP", err);
+}
+
+dsc_status dsc_cuda_run_RMSPROP_M(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<rmsprop<0, 1>>(at, args, "RMSPROP_M", err);
+}
+
+dsc_status dsc_cuda_run_RMSPROP_C(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<rmsprop<1, 0>>(at, args, "RMSPROP_C", err);
+}
+
+dsc_status dsc_cuda_run_RMSPROP_CM(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<rmsprop<1, 1>>(at, args, "RMSPROP_CM", err);
+}
+
+dsc_status dsc_cuda_run_LARS(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step_or_direction<lars>(at, args, "LARS", err);
 }

@@ -356,7 +356,7 @@ static double linear_bytes(dsc_kernel kernel, const void *args)
 /* Bytes that a kernel other than products and attention moves. */
 static double bytes_of(dsc_kernel kernel, const void *args)
 {
-    if (kernel >= DSC_KERNEL_ADAMW && kernel <= DSC_KERNEL_ADAFACTOR_FLAT_M)
+    if (kernel >= DSC_KERNEL_ADAMW && kernel <= DSC_KERNEL_LARS)
         return update_bytes(kernel, args);
     switch (kernel) {
     case DSC_KERNEL_LAYERNORM_FWD:
@@ -468,7 +468,7 @@ double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, cons
         return rates->kernel_s +
                attention_s(a->batch, a->tokens, a->heads, a->head_size, &a->keys, rates->attention_backward_flops, 5);
     }
-    if (kernel >= DSC_KERNEL_ADAMW && kernel <= DSC_KERNEL_ADAFACTOR_FLAT_M)
+    if (kernel >= DSC_KERNEL_ADAMW && kernel <= DSC_KERNEL_LARS)
         *part = DSC_VIRTUAL_UPDATE;
     return rates->kernel_s + bytes_of(kernel, args) / rates->kernel_bytes;
 }

@@ -198,6 +198,66 @@ static near adafactor_flat_m_one(const dsc_update_scalars *s, near g, const doub
     return step_by_moment(s, adafactor_flat_m_direction(s, g, from, state, p0), from, state, p0);
 }
 
+/* `mean`: of the gradients, if centered. */
+static near rms_direction(const dsc_update_scalars *s, near g, const double *from, near *v, near *mean)
+{
+    const double left = (double)s->one_minus_beta2, x = left * g.x * g.x + (double)s->beta2 * from[0];
+    *v = (near) { x, left * (2 * fabs(g.x) * g.off + u * g.x * g.x) + 2 * u * x + 0x1p-147 };
+    near below = *v;
+    if (mean != NULL) {
+        const double m = from[1] + left * (g.x - from[1]);
+        *mean = (near) { m, left * (g.off + u * fabs(g.x - from[1])) + u * fabs(m) + 0x1p-149 };
+        const double w = x - m * m;
+        below = (near) { w > 0 ? w : 0, v->off + 2 * fabs(m) * mean->off + u * (m * m + fabs(w)) + 0x1p-148 };
+    }
+    const near r = root(below);
+    const double d = r.x + (double)s->eps, d_off = r.off + u * d;
+    const near q = quotient(g, (near) { d, d_off });
+    return (near) { q.x, d > 2 * d_off ? q.off + 0x1p-149 : (double)INFINITY };
+}
+
+static near momentum_step(const dsc_update_scalars *s, near q, double from, near *b, double p0)
+{
+    const double x = (double)s->beta1 * from + q.x;
+    *b = (near) { x, q.off + u * fabs(x) + 0x1p-149 };
+    return stepped(s, *b, p0);
+}
+
+static near rmsprop_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return stepped(s, rms_direction(s, g, from, &state[0], NULL), p0);
+}
+
+static near rmsprop_m_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return momentum_step(s, rms_direction(s, g, from, &state[0], NULL), from[1], &state[1], p0);
+}
+
+static near rmsprop_c_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return stepped(s, rms_direction(s, g, from, &state[0], &state[1]), p0);
+}
+
+static near rmsprop_cm_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return momentum_step(s, rms_direction(s, g, from, &state[0], &state[1]), from[2], &state[2], p0);
+}
+
+static near lars_direction(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return g;
+}
+
+static near lars_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    const double sum = g.x + (double)s->decay * p0;
+    const near w = weighted((double)s->shrink, (near) { sum, g.off + u * fabs(sum) });
+    const double b = (double)s->beta1 * from[0] + w.x, d = (double)s->beta1 * b + w.x;
+    state[0] = (near) { b, w.off + u * fabs(b) + 0x1p-149 };
+    const near ahead = { d, (double)s->beta1 * state[0].off + w.off + u * fabs(d) + 0x1p-149 };
+    return stepped(s, s->nesterov ? ahead : state[0], p0);
+}
+
 static bool has_factors(void) { return (dsc_recipes[current].needs & DSC_NEEDS_ROW_COL_STATS) != 0; }
 
 static void take_factor(const dsc_update_args *a, int64_t i)
@@ -220,6 +280,11 @@ static near (*const recipes[DSC_RECIPE_COUNT])(const dsc_update_scalars *, near,
     [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_flat_one,
     [DSC_RECIPE_ADAFACTOR_M] = adafactor_m_one,
     [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_flat_m_one,
+    [DSC_RECIPE_RMSPROP] = rmsprop_one,
+    [DSC_RECIPE_RMSPROP_M] = rmsprop_m_one,
+    [DSC_RECIPE_RMSPROP_C] = rmsprop_c_one,
+    [DSC_RECIPE_RMSPROP_CM] = rmsprop_cm_one,
+    [DSC_RECIPE_LARS] = lars_one,
 };
 static near (*const directions[DSC_RECIPE_COUNT])(const dsc_update_scalars *, near, const double *, near *, double) = {
     [DSC_RECIPE_LAMB] = lamb_direction,
@@ -228,7 +293,18 @@ static near (*const directions[DSC_RECIPE_COUNT])(const dsc_update_scalars *, ne
     [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_flat_direction,
     [DSC_RECIPE_ADAFACTOR_M] = adafactor_direction,
     [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_flat_m_direction,
+    [DSC_RECIPE_LARS] = lars_direction,
 };
+
+static bool is_rmsprop(void) { return current >= DSC_RECIPE_RMSPROP && current <= DSC_RECIPE_RMSPROP_CM; }
+
+/* A mean of squares, which is not negative. */
+static bool is_square(int k)
+{
+    if (is_rmsprop())
+        return k == 0;
+    return k == 1 || current == DSC_RECIPE_ADAGRAD || current == DSC_RECIPE_ADAFACTOR_FLAT;
+}
 
 static int states(void) { return dsc_recipes[current].state_count; }
 
@@ -246,7 +322,8 @@ static void near_one(const dsc_update_args *a, int64_t i)
         p = (near){ to, p.off + u * fabs(to) + 0x1p-149 };
     }
     for (int k = 0; k < states(); k++)
-        ck_near(a->state[k], i, state[k].x, slack * state[k].off);
+        if (isfinite(state[k].off)) /* a momentum of directions may not be */
+            ck_near(a->state[k], i, state[k].x, slack * state[k].off);
     if (isfinite(p.off))
         ck_near(a->master, i, p.x, slack * p.off);
 }
@@ -282,10 +359,10 @@ static void verify_rounded(const void *args)
 {
     const dsc_update_args *a = args;
     const size_t bytes = (size_t)a->count * 4 + 4;
-    float *p = malloc(bytes), *state[DSC_UPDATE_STATES_MAX] = { malloc(bytes), malloc(bytes) };
+    float *p = malloc(bytes), *state[DSC_UPDATE_STATES_MAX] = { malloc(bytes), malloc(bytes), malloc(bytes) };
     double error[DSC_UPDATE_STATES_MAX] = { 0 };
     dsc_update_args whole = *a;
-    DSC_ASSERT(p != NULL && state[0] != NULL && state[1] != NULL);
+    DSC_ASSERT(p != NULL && state[0] != NULL && state[1] != NULL && state[2] != NULL);
     for (int64_t i = 0; i < a->count; i++) {
         p[i] = (float)ck_start(a->master, i);
         for (int k = 0; k < states(); k++)
@@ -300,7 +377,8 @@ static void verify_rounded(const void *args)
     for (int64_t i = 0; i < a->count; i++) {
         const uint32_t word = dsc_rng_u32(a->seed, a->stream, (uint64_t)(a->first + i));
         for (int k = 0; k < states(); k++) {
-            const uint16_t kept = ck_round_stochastic(state[k][i], k == 0 ? word & 0xffff : word >> 16, &error[k]);
+            const uint32_t bits = word >> (k == 0 ? 0 : k == 1 ? 16 : 8) & 0xffff;
+            const uint16_t kept = ck_round_stochastic(state[k][i], bits, &error[k]);
             const uint16_t got = ((uint16_t *)a->state[k])[i];
             if (got != kept && !isnan(state[k][i]))
                 ck_fail("state %d[%lld] = %04x from %a with %08x, expected %04x", k, (long long)i, got,
@@ -315,22 +393,24 @@ static void verify_rounded(const void *args)
     free(p);
     free(state[0]);
     free(state[1]);
+    free(state[2]);
 }
 
 static dsc_update_scalars scalars_of(int step, float lr, float l2, float weight_decay)
 {
     const double beta1 = 0.9, beta2 = 0.95;
-    const bool adam = current == DSC_RECIPE_ADAMW, lamb = current == DSC_RECIPE_LAMB;
+    const bool adam = current == DSC_RECIPE_ADAMW, lamb = current == DSC_RECIPE_LAMB,
+               decays_with = lamb || current == DSC_RECIPE_LARS;
     const bool flat_only = current == DSC_RECIPE_ADAFACTOR_FLAT || current == DSC_RECIPE_ADAFACTOR_FLAT_M;
     return (dsc_update_scalars) {
         .grad_scale = 0.37f, .beta1 = (float)beta1, .beta2 = (float)beta2, .one_minus_beta1 = (float)(1 - beta1),
         .one_minus_beta2 = (float)(1 - beta2), .l2 = l2,
-        .decay = lamb ? weight_decay : (float)(1 - (double)lr * (double)weight_decay),
+        .decay = decays_with ? weight_decay : (float)(1 - (double)lr * (double)weight_decay),
         .eps_root = flat_only               ? 1e-6f
                     : lamb && step % 2 == 0 ? 1e-5f
                                             : 0,
         .factor_most = 30,
-        .shrink = 1e-4f,
+        .shrink = current == DSC_RECIPE_LARS ? 0.3f : 1e-4f,
         .step_size = (float)((double)lr / (adam ? 1 - pow(beta1, step) : 1)),
         .inv_sqrt_bias2 = (float)(1 / sqrt(1 - pow(beta2, step))), .eps = 1e-8f, .nesterov = step % 2,
     };
@@ -375,7 +455,7 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
     float *p = args.master = ck_buf(CK_INOUT, DSC_F32, n, "master"), *g = ck_buf(CK_IN, DSC_F32, n, "grad");
     args.grad = g;
     for (int k = 0; k < states(); k++)
-        args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : "state 1");
+        args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : k == 1 ? "state 1" : "state 2");
     give_factors(&args, cols_of(n, step));
     float *along = NULL;
     if (current == DSC_RECIPE_MUON) {
@@ -386,7 +466,7 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
     ck_normal(p, 0, 0.5);
     ck_normal(g, 0, 0.1);
     for (int k = 0; k < states(); k++)
-        if (k == 1 || current == DSC_RECIPE_ADAGRAD || current == DSC_RECIPE_ADAFACTOR_FLAT)
+        if (is_square(k))
             ck_uniform(args.state[k], 0, step == 1 ? 0 : 0.02);
         else
             ck_normal(args.state[k], 0, 0.1);
@@ -493,7 +573,7 @@ static void bench(bool copy, dsc_dtype state_dtype)
                              .half_dtype = DSC_BF16, .state_dtype = state_dtype,
                              .scalars = scalars_of(5, 1e-4f, 0, 0.1f) };
     for (int k = 0; k < states(); k++) {
-        args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : "state 1");
+        args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : k == 1 ? "state 1" : "state 2");
         memset(args.state[k], 0, (size_t)(n * each));
     }
     if (current == DSC_RECIPE_MUON)

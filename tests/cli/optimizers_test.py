@@ -99,6 +99,24 @@ class Lamb(torch.optim.Optimizer):
             p.data.copy_(w - rate * trust * u)
 
 
+class Lars(torch.optim.Optimizer):
+    """You et al. 2017: the gradient and the decay of a matrix are times trust_coefficient |w| / (|g| + weight_decay |w| + eps), those of
+    a vector are neither adapted nor decayed; then torch.optim.SGD's momentum. In double, but for the weights between steps."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, dict(lr=0.1, momentum=0.9, weight_decay=0, trust_coefficient=0.001, eps=1e-8, nesterov=False) | options)
+
+    def step(self):
+        for o in self.param_groups:
+            p, state = o["params"][0], self.state[o["params"][0]]
+            w, u = p.detach().double(), p.grad.double()
+            if p.dim() > 1:
+                ratio = o["trust_coefficient"] * w.norm() / (u.norm() + o["weight_decay"] * w.norm() + o["eps"])
+                u = (u + o["weight_decay"] * w) * (ratio if w.norm() > 0 and u.norm() > 0 else 1.0)
+            b = state["b"] = o["momentum"] * state.get("b", 0) + u
+            p.data.copy_(w - o["lr"] * (o["momentum"] * b + u if o["nesterov"] else b))
+
+
 class OneBitLamb(torch.optim.Optimizer):
     """Li et al. 2021 as DeepSpeed has it, of one rank, in double but for the weights between steps: first Lamb without bias
     corrections; then along the frozen variance, by the average of the coefficients so far times a factor."""
@@ -219,6 +237,8 @@ CASES = [
     ("SGD", torch.optim.SGD, dict(lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.01)),
     ("Adagrad", torch.optim.Adagrad, dict()),
     ("Adagrad", torch.optim.Adagrad, dict(lr=0.01, lr_decay=0.05, weight_decay=0.01, eps=1e-6)),
+    ("RMSprop", torch.optim.RMSprop, dict(lr=0.001)),
+    ("RMSprop", torch.optim.RMSprop, dict(lr=0.001, alpha=0.9, eps=1e-3, momentum=0.9, weight_decay=1e-2)),
     ("AdamW", torch.optim.AdamW, dict(lr=0.001, weight_decay=0.1)),
     ("Lion", Lion, dict(lr=0.001, betas=[0.9, 0.99], weight_decay=0.1)),
     ("Lamb", Lamb, dict(lr=0.001, weight_decay=0.1)),
@@ -257,6 +277,12 @@ compare("AdamW", torch.optim.AdamW, dict(lr=0.001, weight_decay=0.1), ", no deca
         [dict(params=["*.bias"], weight_decay=0, lr=0.002)], [dict(), dict(weight_decay=0, lr=0.002)])
 compare("SGD", torch.optim.SGD, dict(lr=0.01, momentum=0.9), ", decay of weights only, at half the rate",
         [dict(params="*.weight", weight_decay=0.1, lr_scale=0.5), dict(params=["*"])], [dict(weight_decay=0.1, lr=0.005), dict()])
+# torch in fp32 is 8e-7 from torch in double here: the variance is a difference
+for params in (dict(lr=0.001, centered=True, weight_decay=1e-2, eps=1e-3), dict(lr=0.001, momentum=0.8, centered=True, eps=1e-3)):
+    compare("RMSprop", torch.optim.RMSprop, params, most=2e-6)
+for params in (dict(lr=2.0, weight_decay=1e-2), dict(lr=1.0, momentum=0.8, nesterov=True, trust_coefficient=0.01, eps=1e-3)):
+    for columns in ((10, 25), (10, 0)):
+        compare("LARS", Lars, params, f", columns {columns}", [dict(params=["*.bias"], lr=0.01)], [dict(), dict(lr=0.01)], columns=columns)
 # tall and wide; the second also as an embedding, which goes by Adam
 MATRICES = dict(theirs_params={}, columns=(10, 25))
 compare("Muon", Muon, dict(lr=0.002, weight_decay=0.1, momentum=0.9), **MATRICES | dict(theirs_params=dict(lr=0.002, weight_decay=0.1, momentum=0.9)))

@@ -38,6 +38,10 @@ static const optimizer optimizers[] = {
       "0.01],"
       " \"relative_step\": false}}",
       2, 1 },
+    { "{\"type\": \"RMSprop\", \"params\": {\"lr\": 0.003, \"weight_decay\": 0.01}}", 1, 1 },
+    { "{\"type\": \"RMSprop\", \"params\": {\"lr\": 0.003, \"alpha\": 0.9, \"momentum\": 0.9,"
+      " \"centered\": true}}", 3, 3 },
+    { "{\"type\": \"LARS\", \"params\": {\"lr\": 5, \"weight_decay\": 0.01, \"nesterov\": true}}", 1, 1 },
     { "{\"type\": \"Muon\", \"params\": {\"muon_lr\": 0.02, \"adam_lr\": 0.01, \"weight_decay\": 0.1}}", 2, 1 },
 };
 

@@ -210,6 +210,17 @@ static dsc_tensor_step step_by_rms(double weights, double direction, const dsc_u
     return (dsc_tensor_step) { .rate = scale / fmax(1.0, direction / (double)s->trust_most), .scale = scale };
 }
 
+/* As LARS has it: the decay of weights counts with their gradient, and tensors of one dimension are not adapted. */
+static dsc_tensor_step step_of_lars(const dsc_layout_tensor *tensor, double weights, double gradient,
+                                    const dsc_update_scalars *s)
+{
+    DSC_ASSERT(weights >= 0 || isnan(weights));
+    if (tensor->spec->dim_count <= 1 || weights == 0 || gradient == 0)
+        return (dsc_tensor_step) { .rate = 1.0, .scale = 1.0 };
+    const double of_all = gradient + (double)s->decay * weights + (double)s->eps;
+    return (dsc_tensor_step) { .rate = 1.0, .scale = (double)s->trust_most * weights / of_all };
+}
+
 /* The share of a direction's norm without weight decay. */
 static double bare_share(const double square[SUMS_EACH], const dsc_update_scalars *s)
 {
@@ -229,6 +240,8 @@ static dsc_tensor_step step_of(const dsc_zero *zero, const dsc_update_terms *ter
         return (dsc_tensor_step) { .rate = dsc_onebit_lamb_frozen_ratio(zero, t, bare_share(square, s)) };
     if ((dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_RMS) != 0)
         return step_by_rms(sqrt(square[OF_WEIGHTS] / count), sqrt(square[OF_DIRECTION] / count), s);
+    if (zero->o.recipe == DSC_RECIPE_LARS)
+        return step_of_lars(tensor, sqrt(square[OF_WEIGHTS]), sqrt(square[OF_DIRECTION]), s);
     const double trust = trust_of(square[OF_WEIGHTS], square[OF_DIRECTION], s);
     return (dsc_tensor_step) { .rate =
                                    dsc_onebit_lamb_are_used(zero) ? dsc_onebit_lamb_average(zero, t, trust) : trust };
@@ -282,6 +295,8 @@ static void tensor_step(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
     DSC_ASSERT(t < zero->o.layout->tensor_count);
     s->step_size = (float)((double)s->step_size * zero->trust_ratio->step[t].rate);
     s->shrink = (float)((double)s->shrink * zero->trust_ratio->step[t].scale);
+    if (zero->o.recipe == DSC_RECIPE_LARS && zero->o.layout->tensor[t].spec->dim_count <= 1)
+        s->decay = 0.0f;
 }
 
 const dsc_zero_pass_ops dsc_trust_ratio_pass = {

@@ -1,5 +1,5 @@
-/* trust_ratio.h - the step of a whole tensor by the norms of its weights and of its direction (LAMB, Adafactor).
- * SPDX-License-Identifier: Apache-2.0 */
+/* trust_ratio.h - the step of a whole tensor by the norms of its weights and of its direction (LAMB, LARS,
+ * Adafactor).  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_OPTIMIZER_TRUST_RATIO_H
 #define DSC_ZERO_OPTIMIZER_TRUST_RATIO_H
 
