@@ -47,6 +47,34 @@ dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_e
     return dsc_copy(engine->compute, slot_of(engine, micro_step), engine->work.losses, loss_count(engine) * 4, err);
 }
 
+int32_t *dsc_engine_places(const dsc_engine *engine)
+{
+    const dsc_plan *plan = &engine->plan;
+    return plan->places_bytes > 0
+               ? (int32_t *)(void *)((char *)engine->work.losses + plan->losses_bytes - plan->places_bytes)
+               : NULL;
+}
+
+dsc_status dsc_engine_fetch_places(dsc_engine *engine, dsc_error *err)
+{
+    const int64_t before = engine->plan.losses_bytes - engine->plan.places_bytes;
+    if (engine->host_visible || engine->plan.places_bytes == 0)
+        return DSC_OK;
+    return dsc_copy(engine->compute, (char *)slot_of(engine, 0) + before, dsc_engine_places(engine),
+                    loss_count(engine) * 4, err);
+}
+
+int64_t dsc_engine_count_behind(const dsc_engine *engine, int64_t count, int32_t most)
+{
+    const dsc_plan *plan = &engine->plan;
+    const int32_t *places = (const int32_t *)(const void *)((const char *)slot_of(engine, 0) + plan->losses_bytes -
+                                                            plan->places_bytes);
+    int64_t behind = 0;
+    for (int64_t i = 0; plan->places_bytes > 0 && i < count * engine->models.now->losses_per_sample; i++)
+        behind += places[i] >= most;
+    return behind;
+}
+
 /* Summed in double in order. */
 double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step)
 {

@@ -42,10 +42,13 @@ static void repeat_first_sample(const dsc_engine *engine, int64_t count)
     }
 }
 
+enum { TOP = 5 };
+
 /* Means over all targets of each sample, added; and this rank's counted targets. */
 typedef struct evaluated {
     double sum;
     int64_t counted, wrong; /* wrong: items of a model with labels, whose losses have a minus sign */
+    int64_t behind; /* items of a model with classes whose class is not among the first TOP */
     dsc_pair_sums pairs;
     dsc_text_evaluation texts; /* of a model that makes vectors of texts */
 } evaluated;
@@ -125,12 +128,14 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     DSC_TRY(dsc_engine_give_batch(engine, 0, data, err));
     DSC_TRY(dsc_engine_forward_only(engine, err));
     DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
+    DSC_TRY(dsc_engine_fetch_places(engine, err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     double *const losses = engine->work.eval_losses;
     if (dsc_model_prefers(engine->model))
         dsc_engine_sample_rewards(engine, 0, engine->work.host_losses, losses + rank * batch);
     else
         out->wrong += dsc_engine_sample_losses(engine, own, losses + rank * batch);
+    out->behind += dsc_engine_count_behind(engine, own, TOP);
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, losses + rank * batch, batch, DSC_F64,
                                 NULL, err));
     const int64_t found = dsc_min_i64(left, batch * engine->place.size);
@@ -177,6 +182,8 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
     DSC_TRY(evaluate_rounds(engine, source, count, &all, err));
     DSC_TRY(gather_counted(engine, &all.counted, err));
     DSC_TRY(gather_counted(engine, &all.wrong, err));
+    if (engine->model->labels.smooths)
+        DSC_TRY(gather_counted(engine, &all.behind, err));
     if (all.counted == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "eval data",
                         "none of %lld targets is counted, all are -1 or -100; give data with targets",
@@ -185,6 +192,8 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
     out->texts = all.texts;
     out->items = all.counted;
     out->right = all.counted - all.wrong;
+    out->ranked = engine->model->labels.smooths && engine->model->labels.count > TOP;
+    out->right_of_five = all.counted - all.behind;
     if (dsc_model_prefers(engine->model))
         out->loss = out->pairs.loss;
     else if (compares_texts(engine))
@@ -209,6 +218,7 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
     dsc_engine_span_end(engine, DSC_SPAN_EVALUATE, -1, start);
     if (status == DSC_OK) {
         *loss = result.loss;
+        engine->evaluated = result;
         dsc_engine_report_evaluation(engine, &result);
     }
     return dsc_engine_fail(engine, status, err);

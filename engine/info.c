@@ -1,10 +1,12 @@
 /* info.c - queries of an engine for a host program, and collectives for its use.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dnnl.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/data/pictures.h"
 #include "engine/device.h"
 #include "engine/internal.h"
 #include "engine/machine.h"
@@ -173,6 +175,12 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.flops_per_step = dsc_engine_step_flops(engine, engine->progress.step + 1);
     stats.tokens_per_step = dsc_engine_step_tokens(engine, engine->progress.step + 1);
     stats.threads = engine->threads;
+    stats.eval_accuracy = stats.eval_accuracy_top5 = NAN;
+    const dsc_evaluation *last = &engine->evaluated;
+    if (last->items > 0 && engine->model->labels.smooths)
+        stats.eval_accuracy = (double)last->right / (double)last->items;
+    if (last->items > 0 && last->ranked)
+        stats.eval_accuracy_top5 = (double)last->right_of_five / (double)last->items;
     *out = stats;
 }
 
@@ -192,6 +200,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .seq_length = engine->model != NULL ? engine->model->seq_length : 0,
         .vocab_size = engine->model != NULL ? engine->model->vocab_size : 0,
         .steps = engine->input.total_steps,
+        .pictures = engine->model != NULL && dsc_model_sees_pictures(engine->model),
         .steps_per_epoch = engine->input.steps_per_epoch,
         .save_every = config->own.save_every,
         .eval_every = config->own.eval_every,

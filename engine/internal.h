@@ -81,6 +81,7 @@ struct dsc_engine {
     dsc_engine_input input;
     dsc_engine_preference preference;
     dsc_engine_texts texts;
+    dsc_evaluation evaluated; /* the last one; items 0: none yet */
     dsc_engine_saves saves;
 
     dsc_engine_progress progress;

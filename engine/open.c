@@ -228,6 +228,10 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
                                .hidden_size = engine->model->hidden_size,
                                .device = engine->device->ops->name };
     DSC_TRY(dsc_config_resolve(config, &facts, err));
+    if (config->own.label_smoothing > 0 && !engine->model->labels.smooths)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.label_smoothing",
+                        "%g, but %s does not classify: expected a model whose labels are classes; leave this key out",
+                        config->own.label_smoothing, engine->model->name);
     DSC_TRY(check_groups(engine, "zero_optimization.zero_hpz_partition_size", config->zero.hpz_partition_size, "1",
                          err));
     DSC_TRY(check_groups(engine, "zero_optimization.mics_shard_size", config->zero.mics_shard_size, "-1", err));

@@ -282,6 +282,8 @@ static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
 {
     const int64_t micro_steps = o->config->gradient_accumulation_steps;
     plan->losses_bytes = aligned(o->config->train_micro_batch_size_per_gpu * o->model->losses_per_sample * 4);
+    plan->places_bytes = o->model->labels.smooths ? plan->losses_bytes : 0;
+    plan->losses_bytes += plan->places_bytes;
     plan->logits_bytes = aligned(o->model->vocab_size * 4);
     plan->loss_slots = 1;
     if (dsc_device_host_visible(o->device))

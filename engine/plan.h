@@ -35,6 +35,7 @@ typedef struct dsc_plan {
     int32_t out_away_count;                 /* the outputs of so many first modules do */
     /* Sums over a micro-batch group: outputs, and values saved from forward to backward. */
     int64_t out_bytes_total, d_bytes_most, scratch_bytes, losses_bytes, logits_bytes;
+    int64_t places_bytes; /* part of losses_bytes, its end: places of labels in evaluations */
     int64_t saved_bytes,
         rebuilt_bytes; /* sum over modules and micro-batches of a group; shared: of the largest module */
     int64_t repeated_bytes; /* sum over modules and micro-batches; 0 unless these values are kept */

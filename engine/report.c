@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "engine/data/pictures.h"
 #include "engine/internal.h"
 #include "engine/machine.h"
 #include "engine/model.h"
@@ -275,6 +276,7 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
                                    { "Train/Samples/grad_norm", result->grad_norm },
                                    { "Train/Samples/tokens_per_second",
                                      (double)result->tokens / ((double)result->step_ns * 1e-9) } };
+    const dsc_scalar images = { "Train/Samples/images_per_second", scalars[DSC_COUNT(scalars) - 1].value };
     const dsc_scalar pairs[] = { { "Train/Samples/reward_chosen", result->reward_chosen },
                                  { "Train/Samples/reward_rejected", result->reward_rejected },
                                  { "Train/Samples/reward_margin", result->reward_margin },
@@ -288,6 +290,8 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
     if (engine->place.rank != 0)
         return;
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));
+    if (engine->model != NULL && dsc_model_sees_pictures(engine->model))
+        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &images, 1);
     if (engine->counts.masked)
         dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &counted, 1);
     if (dsc_model_prefers(engine->model))
@@ -307,6 +311,17 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), times, DSC_COUNT(times));
 }
 
+/* The share of samples whose class is among the five most likely ones. */
+static void tell_five(const dsc_engine *engine, const dsc_evaluation *result)
+{
+    const dsc_scalar scalar = { "Validation/Samples/accuracy_top5",
+                                (double)result->right_of_five / (double)result->items };
+    dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalar, 1);
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "evaluation: top-5 accuracy %.4f, %lld of %lld %s", scalar.value,
+                   (long long)result->right_of_five, (long long)result->items,
+                   engine->model->labels.tokens > 0 ? "words" : "samples");
+}
+
 /* The share of samples that are classified rightly; of a regression its loss says all. */
 static void tell_accuracy(const dsc_engine *engine, const dsc_evaluation *result)
 {
@@ -318,6 +333,8 @@ static void tell_accuracy(const dsc_engine *engine, const dsc_evaluation *result
     dsc_log_printf(&engine->log, DSC_LOG_INFO, "evaluation: accuracy %.4f, %lld of %lld %s", accuracy,
                    (long long)result->right, (long long)result->items,
                    engine->model->labels.tokens > 0 ? "words" : "samples");
+    if (result->ranked)
+        tell_five(engine, result);
 }
 
 /* Recall and correlations of vectors of texts. */

@@ -46,6 +46,8 @@ typedef struct dsc_evaluation {
     dsc_pair_sums pairs;    /* of a model that is trained on pairs */
     dsc_text_evaluation texts; /* of a model that makes vectors of texts */
     int64_t items, right;   /* that count; right: of a model with labels that are classes */
+    bool ranked;            /* the next number is known */
+    int64_t right_of_five;  /* items whose class is among the five most likely ones */
 } dsc_evaluation;
 /* evaluate.c: memory for evaluations of vectors of texts, which is taken before the run begins. */
 typedef struct dsc_engine_texts {

@@ -129,6 +129,8 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t mb, bool s
     fill_ctx(engine, m, mb, save, &ctx);
     ctx.training = save;
     ctx.losses = engine->work.losses;
+    ctx.label_smoothing = save ? (float)engine->config.own.label_smoothing : 0.0f;
+    ctx.places = save ? NULL : dsc_engine_places(engine);
     if (!save)
         return run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err);
     if (mb == 0)

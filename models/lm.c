@@ -411,14 +411,15 @@ static dsc_labels labels_of(const dsc_lm *lm)
     if (lm->family->emit_last != NULL && (lm->losses > 1 || config->vocab > DSC_LABELS_MAX))
         return (dsc_labels) { 0 };
     if (lm->family->emit_last != NULL)
-        return (dsc_labels) { .kind = DSC_LABELS_CLASS, .count = config->vocab };
+        return (dsc_labels) { .kind = DSC_LABELS_CLASS, .count = config->vocab, .smooths = true };
     return (dsc_labels) { .kind = config->label_kind,
                           .count = config->classes,
                           .names = lm->label_names,
                           .last = config->embeds ? config->pooling != DSC_POOLING_FIRST
                                                  : config->pools_mean || !config->masked,
                           .segments = config->takes_segments,
-                          .tokens = config->of_tokens ? config->sequence : 0 };
+                          .tokens = config->of_tokens ? config->sequence : 0,
+                          .smooths = config->label_kind == DSC_LABELS_CLASS && config->classes > 0 };
 }
 
 static void fill_model(dsc_lm *lm)

@@ -246,6 +246,8 @@ static dsc_status compare_labels(const head_call *call, int64_t first, int64_t r
                                        .classes = config->classes,
                                        .stride = stride_of(config),
                                        .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
+                                       .smoothing = ctx->label_smoothing,
+                                       .places = ctx->places != NULL ? ctx->places + first : NULL,
                                        .write_gradient = gradient,
                                        .mark_wrong = !ctx->save && !ctx->training,
                                        .kind = config->label_kind,

@@ -353,6 +353,10 @@ static void put_all(setting_lines *lines, const dsc_config *config)
 dsc_status dsc_config_settings(dsc_alloc *alloc, const dsc_config *config, char **out, dsc_error *err)
 {
     setting_lines lines = { .text = NULL };
+    if (!config->own.decay_vectors)
+        put_field(lines, config, DSC_ID_DECAY_VECTORS);
+    if (config->own.label_smoothing > 0)
+        put_field(lines, config, DSC_ID_LABEL_SMOOTHING);
     *out = NULL;
     put_all(&lines, config);
     lines.capacity = lines.bytes + 1;

@@ -320,10 +320,13 @@ typedef struct dsc_engine_stats {
     double flops_per_step; /* over all ranks, forward and backward */
     int64_t tokens_per_step;
     int64_t threads;
+    /* Of the last evaluation: shares of the samples of a model with classes that are classified rightly, and whose
+     * class is among the five most likely ones. NAN: there is none, or fewer than six classes. */
+    double eval_accuracy, eval_accuracy_top5;
 } dsc_engine_stats;
 #define DSC_ENGINE_STATS_INIT                                                                                          \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_engine_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                       \
+        (uint32_t)sizeof(dsc_engine_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                 \
     }
 DSC_API void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *stats);
 
@@ -354,6 +357,7 @@ typedef struct dsc_run_info {
     int32_t routers, experts; /* numbers in dsc_model_experts; 0: none */
     bool router_losses;       /* steps have aux_loss and z_loss */
     bool log_expert_load;     /* "dsc".moe.log_load */
+    bool pictures;            /* samples are pictures: what steps count as tokens are images */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

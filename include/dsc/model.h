@@ -97,6 +97,7 @@ typedef struct dsc_labels {
     bool segments;            /* the batch has segments */
     int64_t tokens; /* T: each token has a class, and is a loss item; targets, which may be masked, and pooled are [T],
                      * the latter all places. 0: a text has a label */
+    bool smooths;   /* classes: the loss module reads label_smoothing of its context and writes `places` */
 } dsc_labels;
 #define DSC_LABELS_MAX 65536
 
@@ -294,6 +295,13 @@ typedef struct dsc_module_ctx {
      * runs again. Both are memory of the compute device. */
     const float *const *buffer;
     float *const *statistic;
+
+    /* Loss module of a model whose labels have `smooths`. The loss of an item with class y of N is
+     * (1 - s) (L - x_y) + s / N sum_c (L - x_c) with L = log(sum_c exp(x_c)), as torch.nn.CrossEntropyLoss has it. s is
+     * label_smoothing, which is 0 outside of training. places[loss_count]: the number of logits before that of the
+     * label, which are larger, or equal and of a lower class; 0 of a masked item; NULL: not wanted. */
+    float label_smoothing;
+    int32_t *places;
 } dsc_module_ctx;
 
 enum {

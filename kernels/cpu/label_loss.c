@@ -25,18 +25,42 @@ static void give(const label_row *r, int64_t c, double gradient)
         dsc_put(a->logits, r->at + c, a->dtype, (float)(gradient * (double)a->scale));
 }
 
+/* Logits before the label's. */
+static int32_t place_of(const label_row *r, int32_t label)
+{
+    const double own = logit(r, label);
+    int32_t before = 0;
+    for (int64_t c = 0; c < r->args->classes; c++)
+        before += logit(r, c) > own || (logit(r, c) == own && c < label);
+    return before;
+}
+
+/* The loss with a share of the mean over all classes. */
+static double smoothed(const label_row *r, double loss, double log_sum)
+{
+    const double smoothing = (double)r->args->smoothing;
+    double all = 0;
+    for (int64_t c = 0; c < r->args->classes; c++)
+        all += log_sum - logit(r, c);
+    return (1 - smoothing) * loss + smoothing * (all / (double)r->args->classes);
+}
+
 static void classify(label_row *r)
 {
     const dsc_label_loss_args *a = r->args;
     const int32_t label = ((const int32_t *)a->labels)[r->row];
     double sum = 0;
     int64_t best = 0;
+    if (a->places != NULL)
+        a->places[r->row] = 0;
     if (label < 0) {
         for (int64_t c = 0; c < a->classes; c++)
             give(r, c, 0);
         return;
     }
     DSC_ASSERT(label < a->classes);
+    if (a->places != NULL)
+        a->places[r->row] = place_of(r, label);
     for (int64_t c = 1; c < a->classes; c++)
         best = logit(r, c) > logit(r, best) ? c : best;
     const double most = logit(r, best), own = logit(r, label);
@@ -44,8 +68,11 @@ static void classify(label_row *r)
         sum += exp(logit(r, c) - most);
     r->loss = log(sum) + (most - own);
     r->wrong = best != label;
+    if (a->smoothing != 0.0f)
+        r->loss = smoothed(r, r->loss, log(sum) + most);
+    const double share = (double)a->smoothing / (double)a->classes, kept = 1 - (double)a->smoothing;
     for (int64_t c = 0; c < a->classes; c++)
-        give(r, c, exp(logit(r, c) - most) / sum - (c == label));
+        give(r, c, exp(logit(r, c) - most) / sum - (c == label ? kept : 0) - share);
 }
 
 static void compare_numbers(label_row *r)
@@ -94,6 +121,7 @@ static dsc_status run(const void *args, const dsc_cpu_threads *pool, dsc_error *
     DSC_ASSERT(a->kind != DSC_LABELS_NONE);
     DSC_ASSERT(a->classes >= 1);
     DSC_ASSERT(a->stride >= a->classes);
+    DSC_ASSERT(a->smoothing >= 0 && a->smoothing <= 1);
     DSC_TRY(dsc_range_dtype_check("LABEL_LOSS", a->dtype, err));
     dsc_range_run(pool, a->rows, rows, a);
     return DSC_OK;

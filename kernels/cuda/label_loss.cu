@@ -13,7 +13,8 @@ template <class T> struct label_rows {
     float *losses;
     const void *labels;
     int64_t classes, stride;
-    float scale;
+    float scale, smoothing;
+    int32_t *places;
     bool write_gradient, mark_wrong;
 };
 
@@ -65,14 +66,37 @@ template <class T> __global__ void __launch_bounds__(LANES) class_kernel(const l
         sum += exp(static_cast<double>(to_f32(x[c])) - most);
     sum = sum_of_lanes(sum);
     const double own = label >= 0 ? static_cast<double>(to_f32(x[label])) : 0.0;
+    const double smoothing = static_cast<double>(a.smoothing), share = smoothing / static_cast<double>(a.classes);
+    double all = 0;
+    if (a.smoothing != 0.0f) {
+        for (int64_t c = threadIdx.x; c < a.classes; c += LANES)
+            all += log(sum) + most - static_cast<double>(to_f32(x[c]));
+        all = sum_of_lanes(all);
+    }
+    int32_t before = 0;
+    if (a.places != NULL && label >= 0) {
+        for (int64_t c = threadIdx.x; c < a.classes; c += LANES) {
+            const double value = static_cast<double>(to_f32(x[c]));
+            before += value > own || (value == own && c < label) ? 1 : 0;
+        }
+#pragma unroll
+        for (int width = LANES / 2; width > 0; width /= 2)
+            before += __shfl_xor_sync(0xffffffffu, before, width);
+    }
     __syncwarp();
     for (int64_t c = threadIdx.x; c < a.classes; c += LANES) {
-        const double d = exp(static_cast<double>(to_f32(x[c])) - most) / sum - (c == label ? 1.0 : 0.0);
+        const double d =
+            exp(static_cast<double>(to_f32(x[c])) - most) / sum - (c == label ? 1.0 - smoothing : 0.0) - share;
         give(a, x, c, label >= 0 ? static_cast<float>(d) : 0.0f);
     }
     if (threadIdx.x != 0)
         return;
-    const float loss = label >= 0 ? static_cast<float>(log(sum) + (most - own)) : 0.0f;
+    if (a.places != NULL)
+        a.places[row] = before;
+    double of_row = log(sum) + (most - own);
+    if (a.smoothing != 0.0f)
+        of_row = (1.0 - smoothing) * of_row + smoothing * (all / static_cast<double>(a.classes));
+    const float loss = label >= 0 ? static_cast<float>(of_row) : 0.0f;
     a.losses[row] = a.mark_wrong && label >= 0 && best.column != label ? -loss : loss;
 }
 
@@ -104,7 +128,7 @@ template <class T, bool SET> __global__ void __launch_bounds__(LANES) numbers_ke
 template <class T> void run(const dsc_cuda_launch *at, const dsc_label_loss_args *a)
 {
     const label_rows<T> rows = { static_cast<T *>(a->logits), a->losses,    a->labels, a->classes, a->stride, a->scale,
-                                 a->write_gradient,           a->mark_wrong };
+                                 a->smoothing,                a->places, a->write_gradient, a->mark_wrong };
     const unsigned blocks = grid_size(a->rows);
     if (a->kind == DSC_LABELS_CLASS)
         DSC_CUDA_LAUNCH((class_kernel<T>), blocks, LANES, 0, at->stream, rows);

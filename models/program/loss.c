@@ -71,6 +71,8 @@ static dsc_status classify(const dsc_program *program, const dsc_module_ctx *ctx
                                        .classes = columns,
                                        .stride = columns,
                                        .scale = (float)((double)ctx->loss_scale / (double)rows),
+                                       .smoothing = ctx->label_smoothing,
+                                       .places = ctx->places,
                                        .write_gradient = ctx->save,
                                        .mark_wrong = rows == ctx->batch && columns <= DSC_LABELS_MAX && !ctx->save &&
                                                      !ctx->training,

@@ -24,7 +24,11 @@ static double loss_of(const dsc_label_loss_args *a, int64_t row, int64_t changed
     }
     if (a->kind != DSC_LABELS_CLASS)
         return sum;
-    return label < 0 ? 0 : log(sum) - own;
+    const double s = (double)a->smoothing;
+    double all = 0;
+    for (int64_t c = 0; c < a->classes; c++)
+        all += log(sum) - (ck_start(a->logits, row * a->stride + c) + (c == changed ? by : 0));
+    return label < 0 ? 0 : (1 - s) * (log(sum) - own) + s * all / (double)a->classes;
 }
 
 static bool is_wrong(const dsc_label_loss_args *a, int64_t row)
@@ -43,11 +47,26 @@ static bool is_wrong(const dsc_label_loss_args *a, int64_t row)
     return wrong;
 }
 
+/* Logits before that of the label. */
+static void check_place(const dsc_label_loss_args *a, int64_t row)
+{
+    const int32_t label = ((const int32_t *)a->labels)[row];
+    int32_t before = 0;
+    for (int64_t c = 0; c < a->classes && label >= 0; c++) {
+        const double x = ck_start(a->logits, row * a->stride + c), own = ck_start(a->logits, row * a->stride + label);
+        before += x > own || (x == own && c < label);
+    }
+    if (a->places[row] != before)
+        ck_fail("places[%lld] = %d, expected %d", (long long)row, (int)a->places[row], (int)before);
+}
+
 static void verify(const void *args)
 {
     const dsc_label_loss_args *a = args;
     const double h = 1e-4;
     for (int64_t r = 0; r < a->rows; r++) {
+        if (a->places != NULL)
+            check_place(a, r);
         const double loss = loss_of(a, r, -1, 0), marked = a->mark_wrong && is_wrong(a, r) ? -loss : loss;
         ck_near(a->losses, r, marked, 1e-6 * (1 + fabs(loss)));
         for (int64_t c = 0; c < a->classes && a->write_gradient; c++) {
@@ -75,11 +94,12 @@ static const void *labels_of(int64_t rows, int64_t classes, dsc_label_kind kind)
     return labels;
 }
 
-static void check(int64_t rows, int64_t classes, dsc_label_kind kind, dsc_dtype dtype, bool gradient)
+static void check(int64_t rows, int64_t classes, dsc_label_kind kind, dsc_dtype dtype, bool gradient,
+                  float smoothing)
 {
     static const char *const names[] = { "none", "class", "numbers", "set" };
-    if (!ck_case("label_loss %s %s R=%lld N=%lld%s", names[kind], ck_dtype_text(dtype), (long long)rows,
-                 (long long)classes, gradient ? " gradient" : ""))
+    if (!ck_case("label_loss %s %s R=%lld N=%lld%s%s", names[kind], ck_dtype_text(dtype), (long long)rows,
+                 (long long)classes, gradient ? " gradient" : "", smoothing > 0 ? " smoothed" : ""))
         return;
     const int64_t stride = dsc_align_up(classes, 64);
     void *logits = ck_buf(gradient ? CK_INOUT : CK_IN, dtype, rows * stride, "logits");
@@ -93,6 +113,10 @@ static void check(int64_t rows, int64_t classes, dsc_label_kind kind, dsc_dtype 
                                        .classes = classes,
                                        .stride = stride,
                                        .scale = 0.25f,
+                                       .smoothing = smoothing,
+                                       .places = kind == DSC_LABELS_CLASS && (!gradient || smoothing > 0)
+                                                     ? ck_buf(CK_OUT, DSC_I32, rows, "places")
+                                                     : NULL,
                                        .write_gradient = gradient,
                                        .mark_wrong = !gradient,
                                        .kind = kind,
@@ -106,6 +130,9 @@ void ck_label_loss(void)
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++)
         for (dsc_label_kind kind = DSC_LABELS_CLASS; kind <= DSC_LABELS_SET; kind++)
             for (size_t s = 0; s < DSC_COUNT(shapes); s++)
-                for (int gradient = 0; gradient < 2; gradient++)
-                    check(shapes[s][0], shapes[s][1], kind, dtype, gradient != 0);
+                for (int gradient = 0; gradient < 2; gradient++) {
+                    check(shapes[s][0], shapes[s][1], kind, dtype, gradient != 0, 0);
+                    if (kind == DSC_LABELS_CLASS)
+                        check(shapes[s][0], shapes[s][1], kind, dtype, gradient != 0, s % 2 == 0 ? 0.1f : 0.75f);
+                }
 }

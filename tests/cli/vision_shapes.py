@@ -74,10 +74,10 @@ def logits_of(model, pixels):
     return model(pixel_values=pixels) if isinstance(model, Tower) else model(pixel_values=pixels).logits
 
 
-def write_pictures(path, pictures, labels):
+def write_pictures(path, pictures, labels, classes=CLASSES):
     count, height, width, channels = pictures.shape
     with open(path, "wb") as file:
-        file.write(b"DSCPIX01" + struct.pack("<q4i32x", count, height, width, channels, CLASSES))
+        file.write(b"DSCPIX01" + struct.pack("<q4i32x", count, height, width, channels, classes))
         file.write(struct.pack(f"<{count}i", *labels.tolist()))
         file.write(pictures.numpy().tobytes())
 
@@ -217,6 +217,53 @@ def adapters(folder):
     assert abs(losses[0] - want) < 1e-4, f"the first loss is {losses[0]}, that of peft's model {want}"
 
 
+def recipe(folder):
+    """A recipe of torchvision's references: SGD with momentum, label smoothing, a warm-up and steps of the rate by epochs, no decay of
+    norms and biases, 2 ranks. Losses are torch's. The evaluation has top-1, top-5 and a loss without smoothing."""
+    classes, epoch, steps, smoothing = 9, 4, 16, 0.1
+    config = vit(id2label={str(i): f"c{i}" for i in range(classes)}, label2id={f"c{i}": i for i in range(classes)})
+    hf, data, held, log, path = (f"{folder}/{name}" for name in ("hf", "d.pictures", "e.pictures", "log.jsonl", "c.json"))
+    model = model_of(config)
+    save_model(model, config, hf)
+    pictures, labels = torch.randint(0, 256, (epoch * BATCH, 24, 24, 3), dtype=torch.uint8), torch.randint(0, classes, (epoch * BATCH,))
+    write_pictures(data, pictures, labels, classes)
+    unseen, answers = torch.randint(0, 256, (33, 24, 24, 3), dtype=torch.uint8), torch.randint(0, classes, (33,))
+    write_pictures(held, unseen, answers, classes)
+    json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": BATCH // 2,
+               "optimizer": {"type": "SGD", "params": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}},
+               "scheduler": {"type": "StepLR", "params": {"unit": "epoch", "step_size": 1, "gamma": 0.5, "linear_warmup": 1}},
+               "dsc": {"label_smoothing": smoothing, "decay_vectors": False, "epochs": steps // epoch, "eval_data": held}}, open(path, "w"))
+    done = run(f"{BIN}/dsc-launch", "--num_gpus=2", "train", "--config", path, "--model", hf, "--data", data, "--no-shuffle", "--log", log)
+    lines = [json.loads(line) for line in open(log)]
+    got, evaluated = [line for line in lines if "loss" in line], [line for line in lines if "eval_step" in line]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    opt = torch.optim.SGD([{"params": [p for p in model.parameters() if p.dim() > 1]}, {"params": vectors, "weight_decay": 0}], lr=0.05,
+                          momentum=0.9, weight_decay=0.1)
+    s = torch.optim.lr_scheduler
+    rates = s.SequentialLR(opt, [s.LinearLR(opt, 0.01, total_iters=1), s.StepLR(opt, 1, 0.5)], [1])
+    pixels, off = normalised(pictures), 0.0
+    for step in range(steps):
+        at = [n % len(labels) for n in range(step * BATCH, (step + 1) * BATCH)]
+        loss = torch.nn.functional.cross_entropy(logits_of(model, pixels[at]), labels[at], label_smoothing=smoothing)
+        off = max(off, abs(loss.item() - got[step]["loss"]), abs(opt.param_groups[0]["lr"] - got[step]["lr"]))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if step % epoch == epoch - 1:
+            rates.step()
+    with torch.no_grad():
+        logits = logits_of(model, normalised(unseen))
+        places = (logits > logits.gather(1, answers[:, None])).sum(1)
+        want = [(places < k).double().mean().item() for k in (1, 5)] + [torch.nn.functional.cross_entropy(logits, answers).item()]
+    have = [evaluated[-1][k] for k in ("eval_accuracy", "eval_accuracy_top5", "eval_loss")]
+    apart = max(abs(a - b) for a, b in zip(have, want))
+    print(f"# losses and rates within {off:.2g}, accuracies and loss of the evaluation within {apart:.2g}", flush=True)
+    assert len(got) == steps and off < 2e-4, f"losses or rates are {off} apart"
+    assert apart < 2e-4, f"the evaluation has {have}, torch {want}"
+    assert all(line["images_per_s"] > 0 for line in got), "no images_per_s"
+    assert " images/s " in done and "tokens/s" not in done and "top-5 accuracy" in done, f"the lines are {done}"
+
+
 def has_peft():
     try:
         import peft
@@ -231,6 +278,6 @@ CASES = [("ViT", vit()), ("ViT without biases of q, k and v", vit(qkv_bias=False
          ("CLIP's vision tower with gelu", clip(hidden_act="gelu", num_channels=3, image_size=32, patch_size=16, num_hidden_layers=3))]
 
 chosen = os.environ.get("DSC_TEST_NAMES")
-TESTS = [(name, check, (config,)) for name, config in CASES] + [("folders without a classifier", base_alone, ()),
+TESTS = [(name, check, (config,)) for name, config in CASES] + [("folders without a classifier", base_alone, ()), ("a recipe of torchvision", recipe, ()),
     ("adapters in peft", adapters if has_peft() else None, () if has_peft() else "peft is not installed")]
 sys.exit(run_all([t for t in TESTS if chosen is None or t[0] in chosen.split(",")]))

@@ -18,6 +18,7 @@ const run_log_name run_log_series[RUN_LOG_SERIES] = {
     [RUN_LOG_LOSS_SCALE] = { "loss_scale", "loss scale" },
     [RUN_LOG_TOKENS] = { "tokens", "tokens" },
     [RUN_LOG_EPOCH] = { "epoch", "epochs" },
+    [RUN_LOG_IMAGES_PER_S] = { "images_per_s", "images per second" },
 };
 
 typedef struct reading {
@@ -52,6 +53,10 @@ static dsc_status add_line(void *user, const char *where, const char *text, int6
     DSC_TRY(dsc_json_open(r->alloc, where, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
     const cJSON *root = dsc_json_root(json), *step = cJSON_GetObjectItemCaseSensitive(root, "step");
     dsc_status status = DSC_OK;
+    if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(root, "eval_step"))) {
+        dsc_json_close(&json);
+        return DSC_OK;
+    }
     if (!cJSON_IsNumber(step))
         status = DSC_FAIL(err, DSC_ERR_INPUT, where, "no \"step\" here; expected a log of train --log");
     while (status == DSC_OK && log->count > 0 && log->value[RUN_LOG_STEP][log->count - 1] >= step->valuedouble)

@@ -104,12 +104,21 @@ static void print_cell(double value, int width, int decimals, const char *unit)
         printf("  %*s%*s", width, "-", (int)strlen(unit), "");
 }
 
+/* The model sees pictures. */
+static bool of_pictures(const scale *s)
+{
+    bool any = false;
+    for (int i = 0; i < s->row_count; i++)
+        any = any || s->row[i].result.pictures;
+    return any;
+}
+
 static void print_table(const scale *s)
 {
     printf("%s scaling of %s: %s\n", s->strong ? "strong" : "weak", s->setup.path,
            s->strong ? "the ranks share the batch of a step" : "each rank has the same work");
-    printf("ranks   batch  micro x acc    step ms (quartiles)         tokens/s  speed-up  efficiency  waiting  epoch s"
-           "\n");
+    printf("ranks   batch  micro x acc    step ms (quartiles)         %s/s  speed-up  efficiency  waiting  epoch s"
+           "\n", of_pictures(s) ? "images" : "tokens");
     for (int i = 0; i < s->row_count; i++) {
         const scale_row *row = &s->row[i];
         const scale_numbers n = numbers_of(s, row);
@@ -144,7 +153,7 @@ static dsc_status add_row(const scale *s, const scale_row *row, cJSON *rows, dsc
         { "step_s", n.step_s },
         { "step_s_low", n.low_s },
         { "step_s_high", n.high_s },
-        { "tokens_per_s", n.tokens_per_s },
+        { of_pictures(s) ? "images_per_s" : "tokens_per_s", n.tokens_per_s },
         { "speed_up", n.speed_up },
         { "efficiency", n.efficiency },
         { "waiting_share", n.waited },
@@ -183,7 +192,9 @@ static dsc_status draw(const scale *s, dsc_error *err)
         count++;
     }
     const plot_panel panels[] = {
-        { "tokens per second", "ranks", { { "measured", ranks, tokens, count }, { "perfect", ranks, ideal, count } }, 2,
+        { of_pictures(s) ? "images per second" : "tokens per second",
+          "ranks",
+          { { "measured", ranks, tokens, count }, { "perfect", ranks, ideal, count } }, 2,
           false },
         { "efficiency, %", "ranks", { { "measured", ranks, efficiency, count } }, 1, false },
         { "waiting for other ranks, % of a step", "ranks", { { "measured", ranks, waiting, count } }, 1, false },

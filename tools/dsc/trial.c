@@ -211,6 +211,7 @@ static dsc_status take_log(const trial_setup *setup, const trial_files *files, t
             continue;
         result->step_s[result->step_count++] = ms * 1e-3;
         result->tokens = (int64_t)log.value[RUN_LOG_TOKENS][i];
+        result->pictures = isfinite(log.value[RUN_LOG_IMAGES_PER_S][i]);
         if (isfinite(log.value[RUN_LOG_EPOCH][i]) && log.value[RUN_LOG_EPOCH][i] > 0)
             result->steps_per_epoch = step / log.value[RUN_LOG_EPOCH][i];
     }

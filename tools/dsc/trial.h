@@ -49,6 +49,7 @@ typedef struct trial_result {
     int64_t tokens;     /* tokens of a step over all ranks */
     double step_s[TRIAL_STEPS_MAX]; /* times of each counted step, over all runs */
     int64_t step_count;
+    bool pictures;      /* tokens are images */
     double steps_per_epoch; /* 0: unknown */
     double waited_s;    /* sum over the steps, mean of the ranks: collectives and nothing else; < 0: unknown */
 } trial_result;

@@ -170,6 +170,11 @@ static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)
     if (run->progress_open)
         train_progress_say(&run->progress, "step %lld  validation loss %.6f  (%.1f s)", (long long)step, loss,
                            (double)(train_now_ns() - start) * 1e-9);
+    if (run->progress_open) {
+        dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+        dsc_engine_stats_get(run->engine, &stats);
+        DSC_TRY(train_progress_evaluated(&run->progress, step, loss, &stats, err));
+    }
     const bool better = run->eval_count++ == 0 || isnan(run->eval_best) || loss < run->eval_best;
     run->eval_worse_count = better ? 0 : run->eval_worse_count + 1;
     if (better)
@@ -386,7 +391,8 @@ static dsc_status print_end(train_run *run, dsc_error *err)
         const double rate = p->flops_per_step / (p->step_ns_smooth * 1e-9),
                      limit = peak_flops * dsc_engine_size(run->engine);
         limit_words words;
-        train_progress_say(p, "%.0f tokens/s over the run, %.1f GFLOP/s at the end%s", (double)p->tokens / seconds,
+        train_progress_say(p, "%.0f %s/s over the run, %.1f GFLOP/s at the end%s", (double)p->tokens / seconds,
+                           p->pictures ? "images" : "tokens",
                            rate * 1e-9, limit_text(rate, limit, strcmp(run->info.device, "cuda") == 0, &words));
         train_progress_say(p, "start to end of first step: %.2f s", (double)run->first_step_ns * 1e-9);
     }

@@ -96,7 +96,8 @@ dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, cons
                             .pairs = info->pairs,
                             .routers = info->routers,
                             .experts = info->experts,
-                            .router_losses = info->router_losses };
+                            .router_losses = info->router_losses,
+                            .pictures = info->pictures };
     p->epoch_start_ns = p->start_ns;
     p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
     find_terminal(p);
@@ -205,9 +206,27 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
     }
     json_number(p->jsonl, "exchange_wait_ms", (double)r->exchange_wait_ns * 1e-6);
     json_number(p->jsonl, "tokens_per_s", (double)r->tokens / ((double)r->step_ns * 1e-9));
+    if (p->pictures)
+        json_number(p->jsonl, "images_per_s", (double)r->tokens / ((double)r->step_ns * 1e-9));
     if (p->steps_per_epoch > 0)
         json_number(p->jsonl, "epoch", (double)r->step / (double)p->steps_per_epoch);
     fprintf(p->jsonl, "\"skipped\":%s,\"loss_scale\":%.17g}\n", r->skipped ? "true" : "false", r->loss_scale);
+    if (fflush(p->jsonl) != 0)
+        return DSC_FAIL(err, DSC_ERR_IO, "dsc.log", "the log cannot be written: %s", strerror(errno));
+    return DSC_OK;
+}
+
+dsc_status train_progress_evaluated(train_progress *p, int64_t step, double loss, const dsc_engine_stats *stats,
+                                    dsc_error *err)
+{
+    if (p->jsonl == NULL || !p->pictures)
+        return DSC_OK;
+    fprintf(p->jsonl, "{\"eval_step\":%lld,", (long long)step);
+    if (isfinite(stats->eval_accuracy))
+        json_number(p->jsonl, "eval_accuracy", stats->eval_accuracy);
+    if (isfinite(stats->eval_accuracy_top5))
+        json_number(p->jsonl, "eval_accuracy_top5", stats->eval_accuracy_top5);
+    fprintf(p->jsonl, isfinite(loss) ? "\"eval_loss\":%.17g}\n" : "\"eval_loss\":null}\n", loss);
     if (fflush(p->jsonl) != 0)
         return DSC_FAIL(err, DSC_ERR_IO, "dsc.log", "the log cannot be written: %s", strerror(errno));
     return DSC_OK;
@@ -294,10 +313,11 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
     if ((p->every > 0 && r->step % p->every == 0) || r->step == p->first_step + 1 || r->step == p->last_step ||
         r->skipped)
         train_progress_say(p,
-                           "step %lld/%lld  loss %.6f%s%s  lr %.3e  norm %.4f%s  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  "
+                           "step %lld/%lld  loss %.6f%s%s  lr %.3e  norm %.4f%s  %.0f ms  %.0f %s/s  %.1f GFLOP/s  "
                            "%.0f MiB%s%s  ETA %s%s",
                            (long long)r->step, (long long)p->last_step, r->loss, pairs, experts, r->lr, r->grad_norm,
-                           length, seconds * 1e3, (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9,
+                           length, seconds * 1e3, (double)r->tokens / seconds, p->pictures ? "images" : "tokens",
+                           p->flops_per_step / seconds * 1e-9,
                            (double)p->memory_bytes / 1048576.0, epoch, exchange, eta, describe_skip(r));
     draw_bar(p, r, eta);
     end_epoch(p, r);

@@ -18,6 +18,7 @@ typedef struct train_progress {
     bool pairs;            /* steps have rewards */
     int32_t routers, experts; /* number in the model; 0: none */
     bool router_losses;
+    bool pictures;         /* what steps count as tokens are images */
     const dsc_engine *loads; /* each step's loads are logged; NULL: they are not */
     int64_t memory_bytes;
     double step_ns_smooth; /* exponential mean, for the ETA */
@@ -30,6 +31,9 @@ int64_t train_now_ns(void); /* monotonic */
 dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats,
                                int64_t first_step, dsc_error *err);
 dsc_status train_progress_step(train_progress *p, const dsc_step_result *result, dsc_error *err);
+/* A line of the JSONL log with the loss and the accuracies of an evaluation, if the model sees pictures. */
+dsc_status train_progress_evaluated(train_progress *p, int64_t step, double loss, const dsc_engine_stats *stats,
+                                    dsc_error *err);
 /* One plain line, above the bar and into the text log. */
 void train_progress_say(train_progress *p, const char *fmt, ...) DSC_PRINTF(2, 3);
 /* Draws the losses so far, `rows` lines high. */
