@@ -55,12 +55,15 @@ dsc_status dsc_engine_group_params(const dsc_engine *engine, dsc_layout *layout,
 {
     const dsc_ext_config *own = &engine->config.own;
     tally tallies[DSC_PARAM_GROUPS_MAX] = { { 0 } };
+    for (int32_t t = 0; t < layout->tensor_count && !own->decay_vectors; t++)
+        if (layout->tensor[t].spec->dim_count <= 1)
+            layout->tensor[t].update_class |= 1; /* without decay */
     for (int32_t t = 0; t < layout->tensor_count && own->group_count > 0; t++) {
         dsc_layout_tensor *tensor = &layout->tensor[t];
         const int g = tensor->spec->trainable ? group_of(own, tensor->spec->name, tallies) : -1;
         if (g < 0)
             continue;
-        tensor->update_class = 2 * g + 2 + (tensor->spec->decay ? 0 : 1);
+        tensor->update_class = 2 * g + 2 + (tensor->update_class & 1);
         tallies[g].tensors++;
         tallies[g].elements += tensor->count;
     }

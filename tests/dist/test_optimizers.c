@@ -206,6 +206,23 @@ static void refused(const char *own, const char *word)
         fail_msg("%s: \"%s\" is not in: %s", own, word, r.error.message);
 }
 
+#define BIASES_DECAY "\"param_groups\": [{\"params\": [\"*.bias\"], \"weight_decay\": 0.5}]"
+
+/* The decay that a group gives to vectors stays. The toy model's vectors have none otherwise; tests/cli/vision_shapes.py
+ * compares a model whose vectors decay. */
+static void a_group_may_decay_vectors(void **state)
+{
+    run_result both, by_group, none;
+    variant v = { optimizers[5].json, 2, 1, 6, false, false, NULL, ", \"decay_vectors\": false, " BIASES_DECAY };
+    run_plain(&v, &both);
+    v.own = ", " BIASES_DECAY;
+    run_plain(&v, &by_group);
+    expect_same(&both, &by_group, &v);
+    v.own = ", \"decay_vectors\": false";
+    run_plain(&v, &none);
+    assert_string_not_equal(both.hash, none.hash);
+}
+
 static void groups_that_make_no_sense(void **state)
 {
     refused(", \"param_groups\": [{\"params\": \"*.biass\", \"lr\": 1}]", "gets no parameter");
@@ -272,6 +289,7 @@ int main(void)
         cmocka_unit_test(the_same_bits_everywhere),
         cmocka_unit_test(plans_have_all_that_runs_take),
         cmocka_unit_test(groups_have_the_same_bits),
+        cmocka_unit_test(a_group_may_decay_vectors),
         cmocka_unit_test(groups_that_make_no_sense),
         cmocka_unit_test(runs_go_on),
     };
