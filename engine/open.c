@@ -248,6 +248,11 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
                             engine->model->seq_length > 0 ? "tokens" : "picture", (long long)config->train_batch_size);
     }
     facts.total_steps = engine->input.total_steps;
+    if (config->schedule.by_epoch)
+        config->schedule.unit_steps = engine->input.steps_per_epoch;
+    if (config->schedule.by_epoch && config->schedule.unit_steps == 0 && engine->input.samples_per_epoch == 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "scheduler.params.unit",
+                        "\"epoch\", but the data has no end; give counts of steps with \"unit\": \"step\"");
     return dsc_config_resolve(config, &facts, err);
 }
 

@@ -93,9 +93,13 @@ typedef struct dsc_optimizer_config {
 typedef enum dsc_schedule_kind {
     DSC_SCHEDULE_NONE, DSC_SCHEDULE_WARMUP, DSC_SCHEDULE_WARMUP_DECAY, DSC_SCHEDULE_WARMUP_COSINE,
     DSC_SCHEDULE_ONE_CYCLE, DSC_SCHEDULE_LR_RANGE_TEST,
+    /* of torch.optim.lr_scheduler */
+    DSC_SCHEDULE_STEP, DSC_SCHEDULE_MULTI_STEP, DSC_SCHEDULE_EXPONENTIAL, DSC_SCHEDULE_COSINE_ANNEALING,
     /* choices of dsc.lr_schedule, in the table's order */
     DSC_SCHEDULE_CONSTANT, DSC_SCHEDULE_LINEAR, DSC_SCHEDULE_COSINE, DSC_SCHEDULE_WSD
 } dsc_schedule_kind;
+
+#define DSC_MILESTONES_MAX 32
 
 typedef struct dsc_schedule_config {
     dsc_schedule_kind kind;
@@ -112,6 +116,13 @@ typedef struct dsc_schedule_config {
     double range_min_lr, range_step_rate;
     int64_t range_step_size;
     bool range_staircase;
+    /* of torch.optim.lr_scheduler; counts are of steps, or of epochs */
+    int64_t step_size, t_max, linear_steps; /* t_max 0: the rest of the run; linear_steps: of a warm-up, 0: none */
+    int64_t milestone[DSC_MILESTONES_MAX];  /* rising */
+    int milestone_count;
+    double gamma, eta_min, linear_factor;
+    bool by_epoch;
+    int64_t unit_steps; /* steps of an epoch if by_epoch, which the run sets, else 1; 0: not known yet */
     int64_t last_batch_iteration; /* -1 */
     int64_t own_warmup_steps, own_decay_steps; /* 0 of the second: a tenth of the run */
     double own_min_ratio;
@@ -368,6 +379,8 @@ typedef struct dsc_ext_config {
     dsc_quant compression;            /* "gradient_compression": of leaves, with error feedback */
     int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
     int64_t eval_patience;            /* stop after so many evaluations without a lower loss, 0: never */
+    double label_smoothing;           /* of classes, 0..1 */
+    bool decay_vectors;               /* weights of one dimension decay too */
     bool lr_linear;                   /* "lr_scaling": "linear": every rate times the world size */
     int64_t vocab_multiple;           /* pad a model's vocabulary up to this multiple; 1 */
     bool grow_vocab;                  /* rows for all tokens of the tokenizer */
@@ -379,8 +392,6 @@ typedef struct dsc_ext_config {
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     int64_t head_chunk_bytes;         /* logits that exist at once; 0: by the kind of the device */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
-    double label_smoothing;           /* of classes, 0..1 */
-    bool decay_vectors;               /* weights of one dimension decay too */
     dsc_attention_source attention;   /* FROM_ANY */
     char gemm_plans_file[DSC_CONFIG_TEXT]; /* "": none */
     uint32_t gemm_fused;              /* of dsc_gemm_fused */
@@ -483,6 +494,12 @@ typedef struct dsc_config_facts {
     int64_t total_steps; /* optimizer steps of the run */
     const char *device;  /* "cpu", "cuda" or NULL; borrowed until return */
 } dsc_config_facts;
+
+/* A schedule of torch.optim.lr_scheduler. */
+static inline bool dsc_schedule_is_torchs(dsc_schedule_kind kind)
+{
+    return kind >= DSC_SCHEDULE_STEP && kind <= DSC_SCHEDULE_COSINE_ANNEALING;
+}
 
 /* Settings of a resolved config that change the numbers of a run: lines of a key, a tab and a value. The caller owns
  * *out (dsc_alloc_free). */

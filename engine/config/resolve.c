@@ -191,6 +191,10 @@ static dsc_status resolve_schedule(dsc_config *config, int64_t total_steps, dsc_
     if (schedule->kind == DSC_SCHEDULE_ONE_CYCLE)
         return warn_long_schedule(config, "scheduler.params.cycle_first_step_size + cycle_second_step_size",
                                   schedule->cycle_first_step_size + schedule->cycle_second_step_size, total_steps, err);
+    if (dsc_schedule_is_torchs(schedule->kind)) {
+        schedule->total_num_steps = total_steps > 0 ? total_steps : DSC_AUTO_I64;
+        return DSC_OK;
+    }
     if (!own && schedule->kind != DSC_SCHEDULE_WARMUP_DECAY && schedule->kind != DSC_SCHEDULE_WARMUP_COSINE)
         return DSC_OK;
     schedule->total_num_steps = own ? DSC_AUTO_I64 : config->unresolved.total_num_steps;

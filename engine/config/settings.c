@@ -166,6 +166,23 @@ static void put_optimizer(setting_lines *lines, const dsc_config *config)
         put(lines, dsc_config_keys[DSC_ID_BETA1].path, &v);
 }
 
+/* Counts of epochs, and a cosine to the end of the run, depend on their lengths in steps. */
+static void put_torchs(setting_lines *lines, const dsc_schedule_config *s)
+{
+    setting_value milestones = { .bytes = 0 }, unit = { .bytes = 0 }, total = { .bytes = 0 };
+    if (!dsc_schedule_is_torchs(s->kind))
+        return;
+    for (int i = 0; i < s->milestone_count; i++)
+        add(&milestones, "%s%lld", i > 0 ? ", " : "", (long long)s->milestone[i]);
+    if (s->milestone_count > 0)
+        put(lines, dsc_config_keys[DSC_ID_MILESTONES].path, &milestones);
+    add(&unit, s->by_epoch ? "epoch of %lld steps" : "step", (long long)s->unit_steps);
+    put(lines, dsc_config_keys[DSC_ID_SCHEDULE_UNIT].path, &unit);
+    add(&total, "%lld", (long long)s->total_num_steps);
+    if (s->kind == DSC_SCHEDULE_COSINE_ANNEALING && s->t_max == 0 && s->total_num_steps != DSC_AUTO_I64)
+        put(lines, "steps of CosineAnnealingLR", &total);
+}
+
 static void put_schedule(setting_lines *lines, const dsc_config *config)
 {
     const dsc_schedule_config *s = &config->schedule;
@@ -185,6 +202,7 @@ static void put_schedule(setting_lines *lines, const dsc_config *config)
         if (dsc_config_key_is_in(id, "scheduler.params") && dsc_schedule_has_param(s->kind, id) &&
             dsc_config_keys[id].offset >= 0)
             put_field(lines, config, id);
+    put_torchs(lines, s);
     if (s->kind != DSC_SCHEDULE_NONE && dsc_schedule_has_param(s->kind, DSC_ID_WARMUP_NUM_STEPS)) {
         put_whole(lines, DSC_ID_WARMUP_NUM_STEPS, s->warmup_num_steps);
         put_text(lines, DSC_ID_WARMUP_TYPE, s->warmup_linear ? "linear" : "log");
@@ -335,6 +353,10 @@ static void put_all(setting_lines *lines, const dsc_config *config)
     put_gradients(lines, config);
     put_texts(lines, DSC_ID_FREEZE, config->own.freeze, config->own.freeze_count);
     put_groups(lines, &config->own);
+    if (!config->own.decay_vectors)
+        put_field(lines, config, DSC_ID_DECAY_VECTORS);
+    if (config->own.label_smoothing > 0)
+        put_field(lines, config, DSC_ID_LABEL_SMOOTHING);
     if (config->own.lora.dropout > 0)
         put_field(lines, config, DSC_ID_LORA_DROPOUT);
     if (config->own.quantize.enabled)
@@ -353,10 +375,6 @@ static void put_all(setting_lines *lines, const dsc_config *config)
 dsc_status dsc_config_settings(dsc_alloc *alloc, const dsc_config *config, char **out, dsc_error *err)
 {
     setting_lines lines = { .text = NULL };
-    if (!config->own.decay_vectors)
-        put_field(lines, config, DSC_ID_DECAY_VECTORS);
-    if (config->own.label_smoothing > 0)
-        put_field(lines, config, DSC_ID_LABEL_SMOOTHING);
     *out = NULL;
     put_all(&lines, config);
     lines.capacity = lines.bytes + 1;

@@ -6,12 +6,12 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *const schedules[] = { "", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest" };
+static const char *const schedules[] = { "", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest",
+                                        "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR" };
 static const char *const schedules_of_torch[] = {
-    "StepLR",           "MultiStepLR",  "ConstantLR",        "LinearLR",
-    "ExponentialLR",    "PolynomialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
-    "CyclicLR",         "OneCycleLR",   "ReduceLROnPlateau", "LambdaLR",
-    "MultiplicativeLR", "SequentialLR", "ChainedScheduler",
+    "ConstantLR", "LinearLR",          "PolynomialLR", "CosineAnnealingWarmRestarts", "CyclicLR",
+    "OneCycleLR", "ReduceLROnPlateau", "LambdaLR",     "MultiplicativeLR",            "SequentialLR",
+    "ChainedScheduler",
 };
 
 static dsc_schedule_kind schedule_of(const char *type)
@@ -50,7 +50,8 @@ static dsc_status check_schedule_type(dsc_config_parse_state *s, const cJSON *ty
     if (s->foreign_schedule)
         return dsc_config_not_built_at(s, where, "scheduler.type",
                                        "%s is not supported in this version; WarmupLR, WarmupDecayLR, WarmupCosineLR, "
-                                       "OneCycle and LRRangeTest work", value);
+                                       "OneCycle, LRRangeTest, StepLR, MultiStepLR, ExponentialLR and "
+                                       "CosineAnnealingLR work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "scheduler.type: %s is not a schedule; did you mean \"%s\"?", value,
                     dsc_config_nearest_string(type->valuestring, schedules + 1, DSC_COUNT(schedules) - 1, "WarmupLR"));
 }
@@ -72,7 +73,12 @@ dsc_status dsc_config_check_types(dsc_config_parse_state *s)
 bool dsc_schedule_has_param(dsc_schedule_kind kind, int id)
 {
     switch (id) {
-    case DSC_ID_LAST_BATCH_ITERATION: return true;
+    case DSC_ID_LAST_BATCH_ITERATION: return !dsc_schedule_is_torchs(kind);
+    case DSC_ID_STEP_SIZE: return kind == DSC_SCHEDULE_STEP;
+    case DSC_ID_MILESTONES: return kind == DSC_SCHEDULE_MULTI_STEP;
+    case DSC_ID_GAMMA: return dsc_schedule_is_torchs(kind) && kind != DSC_SCHEDULE_COSINE_ANNEALING;
+    case DSC_ID_T_MAX: case DSC_ID_ETA_MIN: return kind == DSC_SCHEDULE_COSINE_ANNEALING;
+    case DSC_ID_LINEAR_STEPS: case DSC_ID_LINEAR_FACTOR: case DSC_ID_SCHEDULE_UNIT: return dsc_schedule_is_torchs(kind);
     case DSC_ID_WARMUP_MIN_LR:
     case DSC_ID_WARMUP_MAX_LR: return kind == DSC_SCHEDULE_WARMUP || kind == DSC_SCHEDULE_WARMUP_DECAY;
     case DSC_ID_WARMUP_NUM_STEPS: case DSC_ID_WARMUP_TYPE:
@@ -82,6 +88,17 @@ bool dsc_schedule_has_param(dsc_schedule_kind kind, int id)
     case DSC_ID_RANGE_MIN_LR: case DSC_ID_RANGE_STEP_SIZE: case DSC_ID_RANGE_STEP_RATE: case DSC_ID_RANGE_STAIRCASE:
         return kind == DSC_SCHEDULE_LR_RANGE_TEST;
     default: return kind == DSC_SCHEDULE_ONE_CYCLE;
+    }
+}
+
+/* The key without which a schedule of torch has no meaning; DSC_ID_SCHEDULER_TYPE: none. */
+static int needed_of(dsc_schedule_kind kind)
+{
+    switch (kind) {
+    case DSC_SCHEDULE_STEP: return DSC_ID_STEP_SIZE;
+    case DSC_SCHEDULE_MULTI_STEP: return DSC_ID_MILESTONES;
+    case DSC_SCHEDULE_EXPONENTIAL: return DSC_ID_GAMMA;
+    default: return DSC_ID_SCHEDULER_TYPE;
     }
 }
 
@@ -101,6 +118,11 @@ static dsc_status check_params(dsc_config_parse_state *s)
         (!dsc_config_has(s, DSC_ID_CYCLE_MIN_LR) || !dsc_config_has(s, DSC_ID_CYCLE_MAX_LR)))
         return dsc_config_fail(s, DSC_ID_SCHEDULER, DSC_ERR_CONFIG,
                                "OneCycle needs cycle_min_lr and cycle_max_lr in its params");
+    static const int needed[] = { DSC_ID_STEP_SIZE, DSC_ID_MILESTONES, DSC_ID_GAMMA };
+    for (size_t i = 0; i < DSC_COUNT(needed); i++)
+        if (needed[i] == needed_of(schedule->kind) && !dsc_config_has(s, needed[i]))
+            return dsc_config_fail(s, DSC_ID_SCHEDULER, DSC_ERR_CONFIG, "%s needs %s in its params", schedule->type,
+                                   dsc_config_key_leaf(needed[i]));
     if (dsc_schedule_has_param(schedule->kind, DSC_ID_TOTAL_NUM_STEPS) && s->given[DSC_ID_TOTAL_NUM_STEPS] == NULL)
         return dsc_config_fail(s, DSC_ID_SCHEDULER, DSC_ERR_CONFIG,
                                "%s needs total_num_steps in its params (\"auto\": the steps of the run)",
@@ -178,6 +200,33 @@ static dsc_status fill_warmup(dsc_config_parse_state *s)
     return schedule->kind == DSC_SCHEDULE_WARMUP_COSINE ? DSC_OK : fill_warmup_max_lr(s);
 }
 
+static dsc_status fill_milestones(dsc_config_parse_state *s)
+{
+    dsc_schedule_config *schedule = &s->config->schedule;
+    bool from_text;
+    schedule->milestone_count = 0;
+    if (!dsc_config_has(s, DSC_ID_MILESTONES))
+        return DSC_OK;
+    int64_t last = 0, at = 0;
+    for (const cJSON *each = s->given[DSC_ID_MILESTONES]->child; each != NULL; each = each->next, last = at) {
+        if (schedule->milestone_count == DSC_MILESTONES_MAX)
+            return dsc_config_fail(s, DSC_ID_MILESTONES, DSC_ERR_CONFIG, "more than %d; give fewer", DSC_MILESTONES_MAX);
+        if (!dsc_value_int(each, &at, &from_text) || at <= last)
+            return dsc_config_fail(s, DSC_ID_MILESTONES, DSC_ERR_CONFIG,
+                                   "expected a list of whole numbers above 0, each above the one before it");
+        schedule->milestone[schedule->milestone_count++] = at;
+    }
+    return DSC_OK;
+}
+
+static dsc_status fill_torchs(dsc_config_parse_state *s)
+{
+    dsc_schedule_config *schedule = &s->config->schedule;
+    schedule->by_epoch = dsc_config_choice_or(s, DSC_ID_SCHEDULE_UNIT, 0) == 1;
+    schedule->unit_steps = schedule->by_epoch ? 0 : 1;
+    return fill_milestones(s);
+}
+
 static bool says_something(const dsc_config_parse_state *s, int id)
 {
     return dsc_config_has(s, id) && !dsc_value_is_default(&dsc_config_keys[id], s->given[id]);
@@ -229,7 +278,7 @@ static dsc_status fill_scheduler(dsc_config_parse_state *s)
         if (!dsc_config_has(s, DSC_ID_CYCLE_SECOND_STAIR_COUNT))
             schedule->cycle_second_stair_count = schedule->cycle_first_stair_count;
         return DSC_OK;
-    default: return DSC_OK;
+    default: return dsc_schedule_is_torchs(schedule->kind) ? fill_torchs(s) : DSC_OK;
     }
 }
 

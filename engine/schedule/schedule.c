@@ -3,8 +3,8 @@
  * DeepSpeed constructs a schedule, which sets a first rate, and calls it after each optimizer step. Let i be the batch
  * iteration of the start (-1 unless the config sets another). Step 1 uses the constructor's rate, and step s > 1 the
  * rate of iteration i + s - 1. A constructor that starts at another iteration does not change the rate. Operations have
- * DeepSpeed's order, so that results agree in all bits. The schedules of dsc.lr_schedule are transformers'. Golden
- * values: tests/golden/make_lr.py, make_lr_transformers.py.
+ * DeepSpeed's order, so that results agree in all bits. The schedules of dsc.lr_schedule are transformers', and some of
+ * "scheduler" are torch's. Golden values: tests/golden/make_lr.py, make_lr_transformers.py, make_lr_torch.py.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/schedule/schedule.h"
 
@@ -103,6 +103,46 @@ static double own_ratio(const dsc_schedule_config *s, double i)
     return factor * (1.0 - least) + least;
 }
 
+/* ---- torch.optim.lr_scheduler ---- */
+
+/* Factor of the rate after n units of the schedule, as the closed forms of torch. */
+static double step_factor(const dsc_schedule_config *s, int64_t n)
+{
+    int64_t times = n;
+    if (s->kind == DSC_SCHEDULE_STEP)
+        times = n / s->step_size;
+    if (s->kind == DSC_SCHEDULE_MULTI_STEP)
+        for (times = 0; times < s->milestone_count && s->milestone[times] <= n;)
+            times++;
+    return pow(s->gamma, (double)times);
+}
+
+/* Units of the whole run, 0: not known. */
+static int64_t units_of_run(const dsc_schedule_config *s)
+{
+    return s->total_num_steps == DSC_AUTO_I64 ? 0 : (s->total_num_steps + s->unit_steps - 1) / s->unit_steps;
+}
+
+/* Half a cosine down to eta_min; torch's goes up again behind T_max, here the last rate stays. */
+static double annealed_lr(const dsc_schedule_config *s, double lr, int64_t n)
+{
+    const int64_t run = units_of_run(s), most = s->t_max > 0 ? s->t_max : run - s->linear_steps;
+    if (s->t_max == 0 && run == 0)
+        return lr;
+    const double progress = most > 0 ? fmin(1.0, (double)n / (double)most) : 1.0;
+    return s->eta_min + (lr - s->eta_min) * (1.0 + cos(pi * progress)) / 2.0;
+}
+
+/* As SequentialLR of LinearLR and of the schedule: step s has the rate after s - 1 units. */
+static double torchs_lr(const dsc_schedule_config *s, double lr, int64_t step)
+{
+    const int64_t n = s->unit_steps > 0 ? (step - 1) / s->unit_steps : 0;
+    if (n < s->linear_steps)
+        return lr * (s->linear_factor + (1.0 - s->linear_factor) * (double)n / (double)s->linear_steps);
+    const int64_t after = n - s->linear_steps;
+    return s->kind == DSC_SCHEDULE_COSINE_ANNEALING ? annealed_lr(s, lr, after) : lr * step_factor(s, after);
+}
+
 /* ---- all ---- */
 
 static double range_lr(const dsc_schedule_config *s, double i)
@@ -147,6 +187,8 @@ static double unscaled_lr(const dsc_config *config, int64_t step)
         return config->optimizer.lr;
     if (s->kind >= DSC_SCHEDULE_CONSTANT)
         return config->optimizer.lr * own_ratio(s, (double)(step - 1));
+    if (s->kind >= DSC_SCHEDULE_STEP)
+        return torchs_lr(s, config->optimizer.lr, step);
     if (step <= 1)
         return first_lr(config);
     const double i = iteration_of(s, step);

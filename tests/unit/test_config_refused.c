@@ -353,7 +353,7 @@ static void not_built(void **state)
           "0 works" },
         { "\"optimizer\":{\"type\":\"SGD\",\"params\":{\"maximize\":true}}", DSC_ERR_UNSUPPORTED, "false works" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"amsgrad\":true}}", DSC_ERR_UNSUPPORTED, "amsgrad: true" },
-        { "\"scheduler\":{\"type\":\"CosineAnnealingLR\"}", DSC_ERR_UNSUPPORTED, "WarmupCosineLR" },
+        { "\"scheduler\":{\"type\":\"CosineAnnealingWarmRestarts\"}", DSC_ERR_UNSUPPORTED, "WarmupCosineLR" },
         { "\"dsc\":{\"accumulate\":\"local\"}", DSC_ERR_UNSUPPORTED, "dsc.accumulate" },
         { "\"dsc\":{\"dropout\":\"model\"}", DSC_ERR_UNSUPPORTED, "dsc.dropout" },
         { "\"dsc\":{\"lora\":{\"use_dora\":true,\"adapter\":\"a\"}}", DSC_ERR_CONFIG, "dsc.lora.use_dora" },

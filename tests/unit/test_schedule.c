@@ -30,7 +30,7 @@ static int teardown(void **state)
 static void parse(const char *name, const char *text, int64_t total_steps)
 {
     dsc_error err = DSC_ERROR_INIT;
-    const dsc_config_facts facts = { 1, 0, total_steps, "cpu" };
+    const dsc_config_facts facts = { .world_size = 1, .total_steps = total_steps, .device = "cpu" };
     dsc_status status = dsc_config_parse(alloc, name, text, (int64_t)strlen(text), NULL, 0, false, &config, &err);
     if (status == DSC_OK)
         status = dsc_config_resolve(&config, &facts, &err);
@@ -85,6 +85,30 @@ static void rates_as_transformers(void **state)
     assert_true(check_file("transformers") > 500);
 }
 
+/* The chained products and cosines of torch come to these values within a few roundings of each step. */
+static void rates_as_torch(void **state)
+{
+    (void)state;
+    assert_true(check_file("torch") > 300);
+}
+
+/* Counts of epochs are of whole epochs, at whose ends the rate changes; the last cosine ends with the run. */
+static void epochs_are_counted_in_steps(void **state)
+{
+    (void)state;
+    parse("t",
+          "{\"train_batch_size\":1,\"optimizer\":{\"type\":\"SGD\",\"params\":{\"lr\":0.5}},\"scheduler\":{\"type\":"
+          "\"CosineAnnealingLR\",\"params\":{\"unit\":\"epoch\",\"linear_warmup\":1,\"linear_warmup_factor\":0.5}}}",
+          40);
+    assert_true(near(dsc_schedule_lr(&config, 35), 0.25)); /* nothing is known of epochs: the first rate stays */
+    config.schedule.unit_steps = 10;
+    assert_true(near(dsc_schedule_lr(&config, 10), 0.25));
+    assert_true(near(dsc_schedule_lr(&config, 11), 0.5));
+    assert_true(near(dsc_schedule_lr(&config, 20), 0.5));
+    assert_true(near(dsc_schedule_lr(&config, 21), 0.375)); /* a third of half a cosine */
+    assert_true(near(dsc_schedule_lr(&config, 40), 0.125));
+}
+
 static void no_schedule_is_constant(void **state)
 {
     (void)state;
@@ -120,6 +144,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_as_deepspeed),
         cmocka_unit_test(rates_as_transformers),
+        cmocka_unit_test(rates_as_torch),
+        cmocka_unit_test(epochs_are_counted_in_steps),
         cmocka_unit_test(no_schedule_is_constant),
         cmocka_unit_test(auto_total_is_the_run),
     };
