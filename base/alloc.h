@@ -17,6 +17,7 @@ extern "C" {
     X(GRAD, "grads")           /* accumulated gradients */                  \
     X(MASTER, "master")        /* fp32 master weights */                    \
     X(MOMENT, "moments")       /* optimizer state */                        \
+    X(BUFFER, "buffers")       /* values of buffers, and their statistics of a step */ \
     X(ACTIVATION, "activations")                        \
     X(LEAF, "leaf grads")      /* one micro-batch's gradient before its reduction */ \
     X(GATHER, "gathered")      /* stage 3 parameter windows */              \

@@ -231,6 +231,7 @@ dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
             DSC_TRY(init_random(engine, t, err));
     }
     DSC_TRY(dsc_engine_init_packed(engine, err));
+    DSC_TRY(dsc_engine_init_buffers(engine, err));
     return dsc_zero_publish(engine->zero, err);
 }
 

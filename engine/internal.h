@@ -10,6 +10,7 @@
 #include <dsc/dsc.h>
 
 #include "base/io.h"
+#include "engine/buffers.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
 #include "engine/counted_targets.h"
@@ -87,6 +88,7 @@ struct dsc_engine {
     dsc_engine_progress progress;
     dsc_engine_counts counts;
     dsc_engine_experts experts;
+    dsc_engine_buffers buffers;
     dsc_engine_times times;
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */

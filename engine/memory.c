@@ -401,7 +401,7 @@ static void place_work_buffers(dsc_engine *engine)
 /* No other folder takes memory under these tags, so what is taken here is the plan's. */
 static void check_taken(const dsc_engine *engine, const dsc_needs *needs)
 {
-    static const dsc_tag own[] = { DSC_TAG_ACTIVATION, DSC_TAG_SCRATCH, DSC_TAG_DATA, DSC_TAG_COMM };
+    static const dsc_tag own[] = { DSC_TAG_ACTIVATION, DSC_TAG_SCRATCH, DSC_TAG_DATA, DSC_TAG_COMM, DSC_TAG_BUFFER };
     dsc_needs_check(needs);
     for (size_t i = 0; i < DSC_COUNT(own); i++)
         for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
@@ -437,6 +437,7 @@ dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err)
     place_eval_batch(engine);
     place_mirrors(engine);
     dsc_engine_open_fp8(engine);
+    DSC_TRY(dsc_engine_open_buffers(engine, err));
     DSC_TRY(dsc_event_open(engine->device, &engine->batch_given, err));
     return dsc_outputs_open(engine, err);
 }
@@ -447,5 +448,6 @@ void dsc_engine_close_memory(dsc_engine *engine)
     dsc_need list[DSC_WORK_NEEDS_MAX];
     dsc_event_close(&engine->batch_given);
     dsc_outputs_close(engine);
+    dsc_engine_close_buffers(engine);
     dsc_needs_close(&needs, list, dsc_work_list_needs(NULL, NULL, &engine->work, list));
 }

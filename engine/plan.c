@@ -5,6 +5,7 @@
 
 #include <assert.h>
 
+#include "engine/buffers.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/data/data.h"
 #include "engine/experts.h"
@@ -316,7 +317,22 @@ typedef struct work_sizes {
     int64_t stats, ranks, samples, step_samples;
     int64_t records, records_mirror; /* bytes */
     int64_t router_stats, expert_loads;
+    int64_t values, values_mirror, statistics, statistics_own, statistics_all; /* bytes */
+    int64_t buffers, buffers_most;
 } work_sizes;
+
+static void size_buffers(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
+{
+    const dsc_buffer_sizes sizes = dsc_buffer_sizes_of(o->model);
+    DSC_ASSERT(sizes.values <= DSC_BUFFERS_ELEMENTS_MAX + sizes.count * DSC_BUFFER_ALIGN);
+    out->values = sizes.values * 4;
+    out->values_mirror = dsc_device_host_visible(o->device) ? 0 : out->values;
+    out->statistics = plan->micro_batch_group * sizes.statistics * 4;
+    out->statistics_own = o->config->gradient_accumulation_steps * sizes.statistics * 4;
+    out->statistics_all = o->world_size * out->statistics_own;
+    out->buffers = sizes.count;
+    out->buffers_most = sizes.most;
+}
 
 static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
 {
@@ -350,6 +366,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         out->params = dsc_max_i64(out->params, o->model->modules[m].param_count);
         out->all_params += o->config->own.fp8.enabled ? o->model->modules[m].param_count : 0;
     }
+    size_buffers(o, plan, out);
 }
 
 int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_work *w, dsc_need list[DSC_WORK_NEEDS_MAX])
@@ -400,6 +417,16 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->references, DSC_TAG_CONTROL, host, s.step_samples * number, DSC_NEED_ARRAY },
         { &w->above_reference, DSC_TAG_CONTROL, host, s.samples * number, DSC_NEED_ARRAY },
     };
+    const dsc_need of_buffers[] = {
+        { &w->buffers_buf, DSC_TAG_BUFFER, device, s.values, DSC_NEED_DEVICE },
+        { &w->buffers_mirror, DSC_TAG_BUFFER, pinned, s.values_mirror, DSC_NEED_DEVICE },
+        { &w->statistics_buf, DSC_TAG_BUFFER, device, s.statistics, DSC_NEED_DEVICE },
+        { &w->statistics_own, DSC_TAG_BUFFER, pinned, s.statistics_own, DSC_NEED_DEVICE },
+        { &w->statistics_all, DSC_TAG_BUFFER, host, s.statistics_all, DSC_NEED_ARRAY },
+        { &w->buffer_steps, DSC_TAG_BUFFER, host, s.buffers * (int64_t)sizeof(int64_t), DSC_NEED_ARRAY },
+        { &w->buffer_values, DSC_TAG_CONTROL, host, s.buffers_most * word, DSC_NEED_SMALL },
+        { &w->buffer_statistics, DSC_TAG_CONTROL, host, s.buffers_most * word, DSC_NEED_SMALL },
+    };
     for (size_t i = 0; i < DSC_COUNT(buffers); i++)
         if (o == NULL || buffers[i].bytes > 0)
             list[count++] = buffers[i];
@@ -408,6 +435,9 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
     for (size_t i = 0; i < DSC_COUNT(of_routers); i++)
         if (o == NULL || of_routers[i].bytes > 0)
             list[count++] = of_routers[i];
+    for (size_t i = 0; i < DSC_COUNT(of_buffers); i++)
+        if (o == NULL || of_buffers[i].bytes > 0)
+            list[count++] = of_buffers[i];
     for (size_t i = 0; i < DSC_COUNT(of_pairs) && (o == NULL || o->config->own.dpo.enabled); i++)
         list[count++] = of_pairs[i];
     if (o != NULL) {

@@ -105,9 +105,16 @@ typedef struct dsc_work {
     dsc_buf records_buf, records_mirror;     /* [together], [loss_slots] records of routers; the mirror as mirror_buf */
     double *router_stats, *router_stats_all; /* [dsc_model_router_stats]; [W] times; NULL without routers */
     int64_t *expert_load;                    /* [routers * experts] of the last step over all ranks; likewise */
+    /* Buffers of modules (buffers.h). Values on the device; where the host reads them, if it does not reach the device.
+     * Statistics: [together] on the device, [micro-steps] of this rank, [W][micro-steps]. */
+    dsc_buf buffers_buf, buffers_mirror, statistics_buf, statistics_own;
+    float *statistics_all;
+    int64_t *buffer_steps;       /* [buffers] values of STEPS */
+    const float **buffer_values; /* [most buffers of a module], of a context */
+    float **buffer_statistics;   /* likewise */
 } dsc_work;
 
-#define DSC_WORK_NEEDS_MAX 36
+#define DSC_WORK_NEEDS_MAX 44
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */

@@ -47,6 +47,7 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .records = dsc_engine_records(engine, mb),
         .pairs = dsc_model_prefers(engine->model),
         .joins_input_gradients = engine->plan.joins_input_gradients,
+        .buffer = dsc_engine_buffer_values(engine, module),
     };
     const int64_t leaf = (engine->progress.micro_step + mb) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
@@ -96,6 +97,7 @@ static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t mb, dsc_
     dsc_module_ctx ctx;
     fill_ctx(engine, m, mb, save, &ctx);
     ctx.training = kind != DSC_SPAN_EVALUATE;
+    ctx.statistic = kind == DSC_SPAN_FORWARD ? dsc_engine_buffer_statistics(engine, m, mb) : NULL;
     ctx.out = engine->work.out[dsc_engine_at(engine, mb, m)];
     const int64_t start = dsc_engine_span_start(engine, kind, m);
     DSC_TRY(run_module(engine, m, mb, pass, &ctx, err));
@@ -117,6 +119,7 @@ static dsc_status take_losses(dsc_engine *engine, int64_t micro_step, dsc_error 
 {
     DSC_TRY(dsc_engine_fetch_losses(engine, micro_step, err));
     DSC_TRY(dsc_engine_fetch_records(engine, micro_step, err));
+    DSC_TRY(dsc_engine_fetch_statistics(engine, micro_step, err));
     const bool last_slot = micro_step + 1 - engine->progress.settled == engine->plan.loss_slots;
     return engine->host_visible || last_slot ? settle_losses(engine, micro_step, err) : DSC_OK;
 }
@@ -137,6 +140,7 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t mb, bool s
         DSC_TRY(dsc_zero_step_event(engine->zero, DSC_ZERO_HEAD_BEGINS, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
     ctx.d_in = m > 0 ? out_gradient(engine, m - 1, mb) : NULL;
+    ctx.statistic = dsc_engine_buffer_statistics(engine, m, mb);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
     DSC_TRY(run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
@@ -486,6 +490,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
                               dsc_engine_sum_divisor(engine), engine->progress.update_count + 1, &update, err));
     update.skip = update.skip || engine->counts.all == 0;
     DSC_TRY(step_loss(engine, &loss, &requests, err));
+    DSC_TRY(dsc_engine_fold_buffers(engine, err)); /* of a step without update too */
     const double scale = engine->progress.loss_scaler.scale;
     dsc_engine_snapshot_wait(engine);
     DSC_TRY(update_or_skip(engine, &update, err));

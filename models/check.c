@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dsc/model.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,44 @@ static dsc_status check_param(const dsc_model *model, int32_t index, int32_t par
     return check_shared(model, index, spec, err);
 }
 
+/* `elements`: of all buffers so far. */
+static dsc_status check_buffer(const dsc_module *module, int32_t buffer, int64_t *elements, dsc_error *err)
+{
+    const dsc_buffer_spec *spec = &module->buffers[buffer];
+    const bool steps = spec->kind == DSC_BUFFER_STEPS;
+    if (!good_name(spec->name))
+        return REFUSE(err, module->name, "buffer %d: a name of 1 to %d plain characters is needed", buffer,
+                      NAME_BYTES_MAX);
+    if (!steps && spec->kind != DSC_BUFFER_AVERAGE)
+        return REFUSE(err, spec->name, "no such kind of buffer: %d", (int)spec->kind);
+    if (spec->count < 1 || spec->count > (steps ? 1 : DSC_BUFFERS_ELEMENTS_MAX - *elements))
+        return REFUSE(err, spec->name, "a buffer of %lld elements; expected 1%s", (long long)spec->count,
+                      steps ? " of a count of steps" : " or more, and at most 3145728 in all buffers together");
+    if (!isfinite(spec->init) || fabs(spec->init) > (steps ? 9007199254740992.0 : (double)FLT_MAX) ||
+        (steps && (spec->init < 0 || spec->init != floor(spec->init))))
+        return REFUSE(err, spec->name, "its first value is %g; expected a %s", spec->init,
+                      steps ? "whole number, at least 0" : "finite fp32 number");
+    if (!steps && !(spec->momentum >= 0 && spec->momentum <= 1))
+        return REFUSE(err, spec->name, "its momentum is %g; expected 0 to 1", spec->momentum);
+    *elements += spec->count;
+    return DSC_OK;
+}
+
+static dsc_status check_buffers(const dsc_model *model, dsc_error *err)
+{
+    int64_t elements = 0;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        const dsc_module *module = &model->modules[m];
+        if (module->buffer_count < 0 || module->buffer_count > DSC_MODULE_BUFFERS_MAX ||
+            (module->buffer_count > 0 && module->buffers == NULL))
+            return REFUSE(err, module->name, "%d buffers; expected 0 to %d", module->buffer_count,
+                          DSC_MODULE_BUFFERS_MAX);
+        for (int32_t b = 0; b < module->buffer_count; b++)
+            DSC_TRY(check_buffer(module, b, &elements, err));
+    }
+    return DSC_OK;
+}
+
 static dsc_status check_module(const dsc_model *model, int32_t index, int64_t *total, dsc_error *err)
 {
     const dsc_module *module = &model->modules[index];
@@ -139,25 +178,30 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Names of parameters that are not shared are keys of checkpoints. */
+/* Names of buffers, and of parameters that are not shared, are keys of checkpoints. */
 static dsc_status check_unique(const dsc_model *model, dsc_error *err)
 {
     int64_t count = 0;
     for (int32_t m = 0; m < model->module_count; m++)
-        count += model->modules[m].param_count;
+        count += model->modules[m].param_count + model->modules[m].buffer_count;
     const char **names = calloc((size_t)count + 1, sizeof *names);
     if (names == NULL)
         return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of host memory: %lld names", (long long)count);
     count = 0;
-    for (int32_t m = 0; m < model->module_count; m++)
-        for (int32_t p = 0; p < model->modules[m].param_count; p++)
-            if (model->modules[m].params[p].shared_module < 0)
-                names[count++] = model->modules[m].params[p].name;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        const dsc_module *module = &model->modules[m];
+        for (int32_t p = 0; p < module->param_count; p++)
+            if (module->params[p].shared_module < 0)
+                names[count++] = module->params[p].name;
+        for (int32_t b = 0; b < module->buffer_count; b++)
+            names[count++] = module->buffers[b].name;
+    }
     qsort(names, (size_t)count, sizeof *names, compare_names);
     dsc_status status = DSC_OK;
     for (int64_t i = 1; i < count && status == DSC_OK; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            status = REFUSE(err, names[i], "two parameters have this name; set shared_module when they are one");
+            status = REFUSE(err, names[i],
+                            "two parameters or buffers have this name; set shared_module when they are one parameter");
     free(names);
     return status;
 }
@@ -276,6 +320,7 @@ dsc_status dsc_model_check(const dsc_model *model, dsc_error *err)
         return REFUSE(err, model->name, "%d modules; expected 1 to %d", model->module_count, MODULES_MAX);
     for (int32_t i = 0; i < model->module_count; i++)
         DSC_TRY(check_module(model, i, &total, err));
+    DSC_TRY(check_buffers(model, err));
     DSC_TRY(check_unique(model, err));
     return check_batch(model, err);
 }

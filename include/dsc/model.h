@@ -131,24 +131,29 @@ typedef struct dsc_model_experts {
     double balance, z;      /* factors of the losses; 0: a loss is not there */
 } dsc_model_experts;
 
-/* A saved tensor of a module without a gradient, such as the running statistics of a batch norm. Each training forward
- * of a micro-batch gives a statistic of it. At the end of a step, those of all ranks are folded in the order of
- * micro-batches, so that the values do not depend on the number of ranks:
+/* A buffer: a saved tensor of a module without a gradient, such as the running statistics of a batch norm. The first
+ * training forward of each micro-batch gives a statistic of it. At the end of a step the statistics of all ranks are
+ * folded in the order of micro-batches:
  *
- *     value = value + momentum * (statistic - value)        as torch.nn.BatchNorm2d, in fp32
+ *     value = value + momentum * (statistic - value)        as torch.nn.BatchNorm2d; fp32, three roundings
  *
- * A forward that runs again gives none. All ranks have the same values. */
+ * So the values do not depend on the number of ranks, on the stage, on offload or on the device, and all ranks have the
+ * same. A forward that runs again gives no statistic. As in PyTorch, a step whose update is skipped is folded too. A
+ * statistic of NaN or infinity makes a value that is not finite; rank 0 warns once and names the buffer. Frozen
+ * parameters beside a buffer change nothing: after model.train() PyTorch folds there too. */
 typedef enum dsc_buffer_kind {
     DSC_BUFFER_AVERAGE, /* fp32 [count], by the formula above */
     DSC_BUFFER_STEPS    /* an int64 without dimensions: the micro-batches that were folded. It has no statistic. */
 } dsc_buffer_kind;
 typedef struct dsc_buffer_spec {
-    const char *name; /* whole, as in checkpoints: "layer1.0.bn1.running_mean" */
+    const char *name; /* whole, as in checkpoints: "layer1.0.bn1.running_mean"; of no other buffer and no parameter */
     dsc_buffer_kind kind;
     int64_t count;   /* elements; STEPS: 1 */
-    double init;     /* first value of each element */
+    double init;     /* first value of each element; STEPS: a whole number, at least 0 */
     double momentum; /* AVERAGE: 0 to 1 */
+    bool frozen;     /* the value stays, as after model.eval() of PyTorch: there is no statistic, and no step counts */
 } dsc_buffer_spec;
+#define DSC_BUFFERS_ELEMENTS_MAX (INT64_C(3) << 20) /* of all buffers of a model together */
 
 /* One tensor of a micro-batch as the data source delivers it: [B, dim...]. */
 typedef struct dsc_batch_spec {
@@ -290,9 +295,11 @@ typedef struct dsc_module_ctx {
     bool pairs;           /* the losses of routers count alike in each micro-batch */
     int32_t first_record; /* first record of a module, which sets it */
 
-    /* Of a module with buffers. buffer[buffer_count] are their values, read only, fp32; the entry of a STEPS buffer is
-     * NULL. statistic[buffer_count]: written by forward; NULL: none is wanted, as in evaluation and in a forward that
-     * runs again. Both are memory of the compute device. */
+    /* Of a module with buffers, else NULL. buffer[buffer_count] are their values, fp32, read only in every forward and
+     * backward; the entry of a STEPS buffer is NULL. statistic[buffer_count] is there in the first forward of training
+     * alone. That forward overwrites all elements of each entry that is not NULL. Entries of STEPS and frozen buffers
+     * are NULL. Without statistic, as in evaluation and in a forward that runs again, nothing is written. The memory is
+     * the compute device's, and each entry is 256-byte aligned. */
     const float *const *buffer;
     float *const *statistic;
 
@@ -400,6 +407,10 @@ typedef struct dsc_model {
     int (*show_module)(const struct dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out,
                        size_t bytes);
     dsc_labels labels;
+    /* Optional: the values of a buffer that were found on disk, `out` is float[count], or an int64_t of a STEPS buffer;
+     * *found = false: the engine takes `init`. Rank 0 alone calls it, once for each buffer. */
+    dsc_status (*load_buffer)(const struct dsc_model *model, int32_t module, int32_t buffer, void *out, bool *found,
+                              dsc_error *err);
 } dsc_model;
 
 /* A number of the layers that a regular expression in Python's syntax fits. */

@@ -1,6 +1,8 @@
 /* probe.c - access to an engine, its communicators and checkpoints for probe.h. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/probe.h"
 
+#include <string.h>
+
 #include "comm/comm_front.h"
 #include "engine/checkpoint/internal.h"
 #include "engine/device.h"
@@ -52,6 +54,21 @@ dsc_loss_scaler dsc_probe_loss_scaler(const dsc_engine *engine) { return engine-
 bool dsc_probe_has_failed(const dsc_engine *engine) { return engine->failed; }
 bool dsc_probe_values_due(const dsc_engine *engine) { return engine->values_due; }
 dsc_status dsc_probe_settle(dsc_engine *engine, dsc_error *err) { return dsc_engine_settle(engine, err); }
+
+dsc_status dsc_probe_buffer(dsc_engine *engine, const char *name, void *out, dsc_error *err)
+{
+    const dsc_engine_buffers *all = &engine->buffers;
+    int32_t n = 0;
+    while (n < all->count && strcmp(all->stored[n].spec->name, name) != 0)
+        n++;
+    if (n == all->count)
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, name, "is no buffer");
+    if (all->on_device[n] == NULL)
+        memcpy(out, all->stored[n].value, sizeof(int64_t));
+    else
+        DSC_TRY(dsc_copy(engine->compute, out, all->on_device[n], all->stored[n].spec->count * 4, err));
+    return dsc_stream_sync(engine->compute, err);
+}
 
 bool dsc_probe_has_snapshot(const dsc_engine *engine) { return engine->work.snapshot_buf.ptr != NULL; }
 

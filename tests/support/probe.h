@@ -76,6 +76,11 @@ void dsc_probe_set_block_hook(dsc_engine *engine, const dsc_aio_hook *hook);
 /* The N of a path that ends in step-N; -1: another name. */
 int64_t dsc_probe_step_of_folder(const char *path);
 
+/* ---- buffers of modules ---- */
+
+/* out <- the values of a buffer as modules read them on the device, or its int64 if it counts steps. */
+DSC_MUST_USE dsc_status dsc_probe_buffer(dsc_engine *engine, const char *name, void *out, dsc_error *err);
+
 /* ---- states and schedule of zero (probe_zero.c) ---- */
 
 typedef struct dsc_probe_memory {
