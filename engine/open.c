@@ -384,8 +384,10 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
                                  .node_local = engine->config.own.node_local };
     if (engine->zero == NULL || (!uses.saves && !uses.loads))
         return 0;
+    const dsc_ckpt_buffers buffers = { engine->buffers.stored, engine->buffers.count };
     return dsc_ckpt_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.own.moments,
-                               engine->config.optimizer.recipe, &uses);
+                               engine->config.optimizer.recipe, &uses) +
+           (buffers.count > 0 ? 4 * dsc_ckpt_buffers_bytes(&buffers) : 0);
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. Where

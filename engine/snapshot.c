@@ -42,6 +42,7 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
                             .companions = { .model = engine->input.model_folder,
                                             .tokenizer = engine->config.own.tokenizer },
                             .reference = reference_of(engine),
+                            .buffers = { engine->buffers.stored, engine->buffers.count },
                             .keep = { .last = engine->config.own.keep_last, .every = engine->config.own.keep_every },
                             .node_local = engine->config.own.node_local,
                             .threads = engine->threads,
@@ -348,6 +349,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     if (engine->values_due) /* a checkpoint has no packed weights: they are the model's, and never change */
         DSC_TRY(dsc_engine_init_packed(engine, err));
     DSC_TRY(check_packed_weights(engine, dir, &state, err));
+    DSC_TRY(dsc_engine_give_buffers(engine, err));
     DSC_TRY(dsc_zero_publish(engine->zero, err));
     engine->values_due = false; /* the load has asked for every other tensor of the model */
     snprintf(engine->saves.resumed_dir, sizeof engine->saves.resumed_dir, "%s", dir);

@@ -1,8 +1,9 @@
 /* weights.c - finds and opens the safetensors files of a model folder.
  *
- * Order: model.safetensors, else the shards that model.safetensors.index.json names, else every *.safetensors of the
- * folder. Names inside the index are plain file names: nothing outside the folder is opened. No tensor may lie in two
- * files. Other formats are never read: a pickle can run code. SPDX-License-Identifier: Apache-2.0 */
+ * Order: model.safetensors, with a checkpoint's buffers.safetensors where it has one; else the shards that
+ * model.safetensors.index.json names, else every *.safetensors of the folder. Names inside the index are plain file
+ * names: nothing outside the folder is opened. No tensor may lie in two files. Other formats are never read: a pickle
+ * can run code. SPDX-License-Identifier: Apache-2.0 */
 #include "models/weights.h"
 
 #include <math.h>
@@ -16,6 +17,7 @@
 #define SUFFIX ".safetensors"
 #define SINGLE "model" SUFFIX
 #define INDEX SINGLE ".index.json"
+#define BUFFERS "buffers" SUFFIX /* of a checkpoint (docs/checkpoint.md) */
 #define FILES_MAX 1024
 #define PATH_BYTES 1024
 
@@ -154,6 +156,8 @@ static dsc_status open_files(dsc_weights *w, char **names, int64_t count, dsc_er
         return open_index(w, err);
     if (listed(names, count, SINGLE)) {
         DSC_TRY(add_file(w, SINGLE, &index, err));
+        if (listed(names, count, BUFFERS))
+            DSC_TRY(add_file(w, BUFFERS, &index, err));
     } else {
         for (int64_t i = 0; i < count; i++)
             if (has_suffix(names[i]))

@@ -1,4 +1,5 @@
-/* weights.h - the safetensors files of a Hugging Face folder: model.safetensors, or the shards of its index.
+/* weights.h - the safetensors files of a Hugging Face folder: model.safetensors, or the shards of its index; and of
+ * a checkpoint's folder buffers.safetensors.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_WEIGHTS_H
 #define DSC_MODELS_WEIGHTS_H

@@ -8,6 +8,7 @@
  *   ds_config.json         the text of the config, unchanged
  *   tokenizer.json, ...    the other files of the model's folder (companions.h)
  *   dpo_reference.bin      of a run on preference pairs (reference.h)
+ *   buffers.safetensors    of a model with buffers (buffers.h)
  *   carried.tensors        tensors of the model's files that the run does not have (dsc_model_carried)
  *   companions.sha256      hashes of these two
  *   manifest.json          strict JSON: version, state, sizes, header hashes of files, XXH3-128 of blocks; SHA-256 last
@@ -17,6 +18,7 @@
 #ifndef DSC_ENGINE_CHECKPOINT_CHECKPOINT_H
 #define DSC_ENGINE_CHECKPOINT_CHECKPOINT_H
 
+#include "engine/checkpoint/buffers.h"
 #include "engine/checkpoint/companions.h"
 #include "engine/checkpoint/reference.h"
 #include "base/io.h"
@@ -78,6 +80,7 @@ typedef struct dsc_ckpt_ctx {
     int64_t config_bytes;
     dsc_ckpt_companions companions; /* copied into each checkpoint */
     dsc_ckpt_reference reference;   /* of a run on pairs, written into each checkpoint; borrowed until a save ends */
+    dsc_ckpt_buffers buffers;       /* of the model; a save copies the values when it starts, a load writes them last */
     dsc_ckpt_keep keep;       /* rule for removal after each save */
     bool node_local;          /* ranks may see other folders under the same name */
     dsc_aio_options aio;      /* alloc and hook are not read */

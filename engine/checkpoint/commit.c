@@ -177,26 +177,36 @@ static dsc_status same_bytes(const dsc_io *io, dsc_file *a, dsc_file *b, void *b
 }
 
 /* A tensor's place in a file does not depend on the world size or the stage, so equal tensors are equal files. */
+static dsc_status same_file(const dsc_ckpt_commit *k, dsc_ckpt_file f, bool *same, dsc_error *err)
+{
+    char path[2][DSC_CKPT_PATH_BYTES];
+    dsc_file a = DSC_FILE_INIT, b = DSC_FILE_INIT;
+    const dsc_io *io = k->c->io;
+    DSC_ASSERT(k->c->buffer.bytes >= 2 * DSC_CKPT_BLOCK_BYTES);
+    DSC_TRY(dsc_ckpt_file_path(path[0], k->step_dir, dsc_ckpt_file_name[f], err));
+    DSC_TRY(dsc_path_join(path[1], sizeof path[1], k->tmp_dir, dsc_ckpt_file_name[f], err));
+    if (f == DSC_CKPT_BUFFERS) { /* of some models alone */
+        const bool old = dsc_io_kind(path[0]) == DSC_PATH_FILE, new = dsc_io_kind(path[1]) == DSC_PATH_FILE;
+        *same = old == new;
+        if (!old || !new)
+            return DSC_OK;
+    }
+    DSC_TRY(dsc_io_open(io, path[0], DSC_IO_READ_ONLY, &a, err));
+    dsc_status status = dsc_io_open(io, path[1], DSC_IO_READ_ONLY, &b, err);
+    if (status == DSC_OK)
+        status = same_bytes(io, &a, &b, k->c->buffer.ptr, same, err);
+    (void)dsc_io_close(io, &a, NULL); /* only read: nothing can be lost */
+    (void)dsc_io_close(io, &b, NULL);
+    return status;
+}
+
 static dsc_status same_tensors(const dsc_ckpt_commit *k, bool *same, dsc_error *err)
 {
+    static const dsc_ckpt_file files[] = { DSC_CKPT_MODEL, DSC_CKPT_OPTIMIZER, DSC_CKPT_BUFFERS };
     DSC_ASSERT(!k->part);
-    DSC_ASSERT(k->c->buffer.bytes >= 2 * DSC_CKPT_BLOCK_BYTES);
-    const dsc_io *io = k->c->io;
     *same = true;
-    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT && *same; f++) {
-        char path[DSC_CKPT_PATH_BYTES];
-        dsc_file a = DSC_FILE_INIT, b = DSC_FILE_INIT;
-        DSC_TRY(dsc_ckpt_file_path(path, k->step_dir, dsc_ckpt_file_name[f], err));
-        DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &a, err));
-        dsc_status status = dsc_path_join(path, sizeof path, k->tmp_dir, dsc_ckpt_file_name[f], err);
-        if (status == DSC_OK)
-            status = dsc_io_open(io, path, DSC_IO_READ_ONLY, &b, err);
-        if (status == DSC_OK)
-            status = same_bytes(io, &a, &b, k->c->buffer.ptr, same, err);
-        (void)dsc_io_close(io, &a, NULL); /* only read: nothing can be lost */
-        (void)dsc_io_close(io, &b, NULL);
-        DSC_TRY(status);
-    }
+    for (size_t i = 0; i < DSC_COUNT(files) && *same; i++)
+        DSC_TRY(same_file(k, files[i], same, err));
     return DSC_OK;
 }
 

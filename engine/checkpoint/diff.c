@@ -105,6 +105,65 @@ static dsc_status compare_tensors(diff_job *j, int side, dsc_error *err)
     return DSC_OK;
 }
 
+static void tell_buffer(diff_job *j, const char *name, const char *what, int64_t differing, double largest)
+{
+    const dsc_ckpt_diff_row row = {
+        .tensor = name, .plane = "buffer", .what = what, .differing = differing, .largest = largest
+    };
+    DSC_ASSERT(what != NULL || differing > 0);
+    j->differing++;
+    j->sink->row(j->sink->user, &row);
+}
+
+/* Element i, of fp32 or int64. */
+static double buffer_value(const dsc_safetensors_entry *entry, const char *data, int64_t i)
+{
+    float x;
+    int64_t n;
+    DSC_ASSERT(i < entry->count);
+    if (entry->desc.dtype == DSC_F32) {
+        memcpy(&x, data + i * 4, sizeof x);
+        return (double)x;
+    }
+    memcpy(&n, data, sizeof n);
+    return (double)n;
+}
+
+static void compare_buffer(diff_job *j, const dsc_safetensors_entry *a, const dsc_safetensors_entry *b)
+{
+    const char *const left = dsc_ckpt_buffer_file_data(&j->side[0].buffers, a);
+    const char *const right = dsc_ckpt_buffer_file_data(&j->side[1].buffers, b);
+    const int64_t each = (int64_t)dsc_dtype_bytes(a->desc.dtype);
+    int64_t differing = 0;
+    double largest = 0;
+    if (a->desc.dtype != b->desc.dtype || !same_shape(a, b)) {
+        tell_buffer(j, a->name, "another shape", 0, 0);
+        return;
+    }
+    for (int64_t i = 0; i < a->count; i++)
+        if (memcmp(left + i * each, right + i * each, (size_t)each) != 0) {
+            differing++;
+            largest = fmax(largest, fabs(buffer_value(a, left, i) - buffer_value(b, right, i)));
+        }
+    if (differing > 0)
+        tell_buffer(j, a->name, NULL, differing, largest);
+}
+
+static void compare_buffers(diff_job *j, int side)
+{
+    const dsc_ckpt_buffer_file *const mine = &j->side[side].buffers, *const others = &j->side[1 - side].buffers;
+    DSC_ASSERT(side == 0 || side == 1);
+    for (int64_t i = 0; i < dsc_ckpt_buffer_file_count(mine); i++) {
+        const dsc_safetensors_entry *e = dsc_ckpt_buffer_file_at(mine, i);
+        const dsc_safetensors_entry *other =
+            others->table != NULL ? dsc_safetensors_find(others->table, e->name) : NULL;
+        if (other == NULL)
+            tell_buffer(j, e->name, side == 0 ? "only in the first" : "only in the second", 0, 0);
+        else if (side == 0)
+            compare_buffer(j, e, other);
+    }
+}
+
 dsc_status dsc_ckpt_diff(const dsc_io *io, dsc_alloc *alloc, const char *const step_dir[2],
                          const dsc_ckpt_diff_sink *sink, int64_t *differing, dsc_error *err)
 {
@@ -125,6 +184,8 @@ dsc_status dsc_ckpt_diff(const dsc_io *io, dsc_alloc *alloc, const char *const s
     }
     for (int s = 0; s < 2 && status == DSC_OK; s++)
         status = compare_tensors(&j, s, err);
+    for (int s = 0; s < 2 && status == DSC_OK; s++)
+        compare_buffers(&j, s);
     for (int s = 0; s < 2; s++) {
         if (open[s])
             dsc_ckpt_reader_close(&j.side[s]);

@@ -8,9 +8,10 @@
 
 #include "engine/checkpoint/internal.h"
 
-const char *const dsc_ckpt_file_name[DSC_CKPT_FILE_COUNT] = { "model.safetensors", "optimizer.safetensors",
-                                                              "config.json", "ds_config.json", "adapter.json",
-                                                              "companions.sha256" };
+const char *const dsc_ckpt_file_name[DSC_CKPT_FILE_COUNT] = { "model.safetensors",  "optimizer.safetensors",
+                                                              "config.json",        "ds_config.json",
+                                                              "adapter.json",       "companions.sha256",
+                                                              "buffers.safetensors" };
 
 const char *dsc_ckpt_stored_name(const dsc_run_state *state, dsc_ckpt_plane plane, const char *hf_name, char *out)
 {

@@ -24,7 +24,9 @@ typedef struct export_tensor {
     const dsc_safetensors_entry *weights; /* name and shape in the checkpoint */
     dsc_tensor_desc desc;                 /* in the export */
     char *name;                           /* that it gets; owned */
-    const dsc_ckpt_manifest_tensor *from; /* source of the blocks: master weights for fp32, if any; NULL: carried */
+    const dsc_ckpt_manifest_tensor *from; /* source of the blocks: master weights for fp32, if any; NULL: carried, or
+                                           * a buffer */
+    const void *buffer;                   /* its bytes; NULL: it is none */
     int64_t bytes;
     int32_t shard;
     int32_t parts; /* number of tensors that are written with it: itself and those that follow */
@@ -201,7 +203,24 @@ static dsc_status plan_carried(export_job *j, const dsc_safetensors_entry *entry
     return dsc_alloc_strdup(j->alloc, DSC_TAG_IO, entry->name, &t->name, err);
 }
 
-/* In order of names, the carried ones last; a shard is full when the next tensor would make it too large. */
+/* Buffers keep their dtypes: a state_dict has fp32 averages and int64 counts whatever its weights are in. */
+static dsc_status plan_buffer(export_job *j, const dsc_safetensors_entry *entry, dsc_error *err)
+{
+    export_tensor *t = &j->tensor[j->count++];
+    DSC_ASSERT(!takes_adapters(j));
+    if (j->carried != NULL && dsc_safetensors_find(j->carried, entry->name) != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->carried),
+                        "tensor \"%.200s\" is also a buffer; use another checkpoint", entry->name);
+    t->weights = entry;
+    t->desc = entry->desc;
+    t->bytes = entry->bytes;
+    t->buffer = dsc_ckpt_buffer_file_data(&j->reader.buffers, entry);
+    place(j, t, 1, t->bytes);
+    return dsc_alloc_strdup(j->alloc, DSC_TAG_IO, entry->name, &t->name, err);
+}
+
+/* In order of names, the carried ones and buffers last; a shard is full when the next tensor would make it too large.
+ */
 static dsc_status plan(export_job *j, dsc_error *err)
 {
     const dsc_safetensors *model = j->reader.file[DSC_CKPT_MODEL];
@@ -209,7 +228,8 @@ static dsc_status plan(export_job *j, dsc_error *err)
     DSC_TRY(open_carried(j, err));
     const int64_t carried = j->carried != NULL ? dsc_safetensors_count(j->carried) : 0;
     const int64_t parts = j->options->nf4 != DSC_NF4_NONE ? DSC_CKPT_NF4_PARTS_MAX : 1;
-    const int64_t most = dsc_safetensors_count(model) * parts + carried;
+    const int64_t buffers = takes_adapters(j) ? 0 : dsc_ckpt_buffer_file_count(&j->reader.buffers);
+    const int64_t most = dsc_safetensors_count(model) * parts + carried + buffers;
     j->dtype = j->options->dtype != DSC_DTYPE_COUNT ? j->options->dtype : usual;
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, most, sizeof *j->tensor, &j->tensor, err));
     for (int64_t i = 0; i < dsc_safetensors_count(model); i++) {
@@ -221,6 +241,8 @@ static dsc_status plan(export_job *j, dsc_error *err)
     }
     for (int64_t i = 0; i < carried; i++)
         DSC_TRY(plan_carried(j, dsc_safetensors_at(j->carried, i), err));
+    for (int64_t i = 0; i < buffers; i++)
+        DSC_TRY(plan_buffer(j, dsc_ckpt_buffer_file_at(&j->reader.buffers, i), err));
     j->shard_count++;
     DSC_ASSERT(j->count <= most);
     return DSC_OK;
@@ -340,6 +362,8 @@ static dsc_status copy_tensor(export_job *j, const export_tensor *t, dsc_file *f
 static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *file, const int64_t *offset,
                                dsc_error *err)
 {
+    if (t->buffer != NULL)
+        return dsc_io_write(j->io, file, t->buffer, t->bytes, *offset, err);
     if (t->from == NULL)
         return copy_tensor(j, t, file, *offset, err);
     dsc_ckpt_merge_state merge = { 0 };

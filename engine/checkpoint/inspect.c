@@ -15,6 +15,7 @@ dsc_status dsc_ckpt_summary(const dsc_io *io, dsc_alloc *alloc, const char *step
     *bytes = 0;
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         *bytes += reader.file_bytes[f];
+    *bytes += reader.buffers.bytes;
     DSC_ASSERT(*bytes > 0);
     dsc_ckpt_reader_close(&reader);
     return DSC_OK;
@@ -130,6 +131,7 @@ dsc_status dsc_ckpt_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_di
     dsc_sha256_init(&sha);
     for (int64_t t = 0; t < dsc_safetensors_count(reader.file[DSC_CKPT_MODEL]) && status == DSC_OK; t++)
         status = hash_state(&sha, &reader, dsc_safetensors_at(reader.file[DSC_CKPT_MODEL], t), buffer, err);
+    dsc_ckpt_buffer_file_hash(&reader.buffers, &sha);
     const uint64_t step = (uint64_t)reader.manifest.state.step;
     dsc_sha256_update(&sha, &step, sizeof step);
     dsc_sha256_final(&sha, digest);

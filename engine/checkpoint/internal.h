@@ -23,6 +23,7 @@ typedef struct dsc_ckpt_reader {
     dsc_safetensors *file[DSC_CKPT_TENSOR_FILE_COUNT];
     int64_t *tensor_of[DSC_CKPT_TENSOR_FILE_COUNT]; /* [entry of the file] the manifest's tensor */
     int64_t file_bytes[DSC_CKPT_TENSOR_FILE_COUNT]; /* bytes that are here */
+    dsc_ckpt_buffer_file buffers;                   /* whole; empty if it is not here */
     bool far; /* none of its files is here */
     /* Part only: its blocks lie behind the header in the manifest's order. */
     dsc_file *part;    /* [tensor files] */

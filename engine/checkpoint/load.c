@@ -85,6 +85,35 @@ static dsc_status check_moments(const load_job *j, const dsc_run_state *now, dsc
                     dsc_dtype_text(saved), dsc_dtype_text(now->moment_dtype), dsc_dtype_text(saved));
 }
 
+/* A rank that has none of the files compares the manifest. */
+static dsc_status check_buffers(const load_job *j, const char *step_dir, dsc_error *err)
+{
+    const bool there = j->reader.manifest.file[DSC_CKPT_BUFFERS].bytes >= 0;
+    DSC_ASSERT(j->reader.far || there == (j->reader.buffers.text != NULL));
+    if (!j->reader.far)
+        return dsc_ckpt_buffer_file_match(&j->reader.buffers, &j->c->buffers, step_dir, err);
+    if (there == (j->c->buffers.count > 0))
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "the checkpoint has %s; the model has %d",
+                    there ? "buffers" : "no buffers", (int)j->c->buffers.count);
+}
+
+/* Every rank has all of them: its own reading, or where hosts have folders of their own the first reader's. */
+static dsc_status load_buffers(const load_job *j, const dsc_ckpt_slices_load *t, dsc_error *err)
+{
+    const dsc_ckpt_buffers *buffers = &j->c->buffers;
+    DSC_ASSERT(t->spread != NULL || !j->reader.far);
+    if (!j->reader.far && buffers->count > 0)
+        dsc_ckpt_buffer_file_load(&j->reader.buffers, buffers);
+    for (int32_t b = 0; b < buffers->count && t->spread != NULL; b++) {
+        const dsc_buffer_spec *spec = buffers->buffer[b].spec;
+        const int64_t bytes = spec->count * (spec->kind == DSC_BUFFER_STEPS ? 8 : 4);
+        DSC_TRY(dsc_comm_broadcast(j->c->comm, DSC_CHANNEL_CONTROL, buffers->buffer[b].value, bytes,
+                                   t->spread->first_with[0], NULL, err));
+    }
+    return DSC_OK;
+}
+
 static dsc_status check_model(const load_job *j, const char *step_dir, const dsc_run_state *now, dsc_error *err)
 {
     const dsc_layout *layout = j->c->layout;
@@ -107,6 +136,7 @@ static dsc_status check_model(const load_job *j, const char *step_dir, const dsc
                         "model has %lld%s",
                         (long long)count, (long long)wanted,
                         wanted < layout->tensor_count ? " beside weights in 4 bits, which no checkpoint has" : "");
+    DSC_TRY(check_buffers(j, step_dir, err));
     const char *adapter = j->c->model->adapter_json;
     if (adapter == NULL || reader->manifest.file[DSC_CKPT_ADAPTER].bytes < 0 || reader->far)
         return DSC_OK;
@@ -201,6 +231,7 @@ static dsc_status load_from(load_job *j, const dsc_ckpt_slices_load *t, bool onc
         *changed = true;
         DSC_TRY(pass(t, true, DSC_OK, &mine, err));
     }
+    DSC_TRY(load_buffers(j, t, err));
     out->gemm_plans = j->reader.manifest.state.gemm_plans;
     j->reader.manifest.state.gemm_plans = NULL;
     return DSC_OK;

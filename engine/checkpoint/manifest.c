@@ -499,5 +499,8 @@ void dsc_ckpt_manifest_id(const dsc_ckpt_manifest *manifest, uint8_t id[32])
                                   (uint64_t)dsc_ckpt_part_of(manifest, block) };
         dsc_sha256_update(&sha, row, sizeof row);
     }
+    const dsc_ckpt_file_info *buffers = &manifest->file[DSC_CKPT_BUFFERS];
+    if (buffers->bytes >= 0)
+        dsc_sha256_update(&sha, buffers->sha256, sizeof buffers->sha256);
     dsc_sha256_final(&sha, id);
 }

@@ -20,12 +20,13 @@
 #define DSC_CKPT_MANIFEST_BYTES_MAX (INT64_C(64) << 20)
 
 typedef enum dsc_ckpt_file {
-    DSC_CKPT_MODEL,     /* safetensors */
-    DSC_CKPT_OPTIMIZER, /* safetensors */
-    DSC_CKPT_CONFIG,    /* the model's, when it has one */
-    DSC_CKPT_DS_CONFIG, /* the run's, when it was given */
-    DSC_CKPT_ADAPTER,   /* PEFT's adapter_config.json, of a model with adapters */
+    DSC_CKPT_MODEL,      /* safetensors */
+    DSC_CKPT_OPTIMIZER,  /* safetensors */
+    DSC_CKPT_CONFIG,     /* the model's, when it has one */
+    DSC_CKPT_DS_CONFIG,  /* the run's, when it was given */
+    DSC_CKPT_ADAPTER,    /* PEFT's adapter_config.json, of a model with adapters */
     DSC_CKPT_COMPANIONS, /* hashes of the companions (companions.h), when there are some */
+    DSC_CKPT_BUFFERS,    /* buffers of modules (buffers.h), of a model with some */
     DSC_CKPT_FILE_COUNT
 } dsc_ckpt_file;
 #define DSC_CKPT_TENSOR_FILE_COUNT 2 /* the first ones */
@@ -258,7 +259,8 @@ dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char
 dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
                                    dsc_ckpt_manifest *out, dsc_error *err);
 void dsc_ckpt_manifest_close(dsc_ckpt_manifest *manifest);
-/* Identity that all parts of one save share and no other save has: every block's place, part and hash, and the step. */
+/* Identity that all parts of one save share and no other save has: every block's place, part and hash, the
+ * step, and the hash of buffers. */
 void dsc_ckpt_manifest_id(const dsc_ckpt_manifest *manifest, uint8_t id[32]);
 static inline int32_t dsc_ckpt_part_of(const dsc_ckpt_manifest *manifest, const dsc_ckpt_block *block)
 {

@@ -304,6 +304,26 @@ static dsc_status check_folder(const dsc_io *io, const char *step_dir, const dsc
     return status;
 }
 
+/* Exports have weights and buffers in one list of names. */
+static dsc_status open_buffers(const char *step_dir, dsc_ckpt_reader *reader, dsc_error *err)
+{
+    char path[DSC_CKPT_PATH_BYTES];
+    const dsc_ckpt_file_info *info = &reader->manifest.file[DSC_CKPT_BUFFERS];
+    DSC_ASSERT(reader->buffers.text == NULL);
+    if (info->bytes < 0)
+        return DSC_OK;
+    DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[DSC_CKPT_BUFFERS], err));
+    DSC_TRY(
+        dsc_ckpt_buffer_file_open(&reader->buffers, reader->io, reader->alloc, path, info->bytes, info->sha256, err));
+    for (int64_t i = 0; i < dsc_ckpt_buffer_file_count(&reader->buffers); i++) {
+        const char *name = dsc_ckpt_buffer_file_at(&reader->buffers, i)->name;
+        if (dsc_safetensors_find(reader->file[DSC_CKPT_MODEL], name) != NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                            "buffer \"%.200s\" is also a tensor of model.safetensors; use another checkpoint", name);
+    }
+    return DSC_OK;
+}
+
 dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_ckpt_reader *out,
                                 dsc_error *err)
 {
@@ -316,6 +336,8 @@ dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *
         status = open_file(step_dir, out, f, err);
     if (status == DSC_OK)
         status = cross_check(out, err);
+    if (status == DSC_OK)
+        status = open_buffers(step_dir, out, err);
     if (status != DSC_OK)
         dsc_ckpt_reader_close(out);
     return status;
@@ -410,6 +432,7 @@ void dsc_ckpt_reader_close(dsc_ckpt_reader *reader)
         if (reader->tensor_of[f] != NULL)
             dsc_alloc_free(reader->alloc, reader->tensor_of[f]);
     }
+    dsc_ckpt_buffer_file_close(&reader->buffers, reader->alloc);
     dsc_ckpt_manifest_close(&reader->manifest);
     *reader = (dsc_ckpt_reader) { 0 };
 }

@@ -16,8 +16,8 @@ static int64_t folder_bytes(const dsc_ckpt_save_state *s)
 {
     const dsc_model_carried *carried = s->c->model->carried;
     const int64_t sequences = s->c->reference.train_count + s->c->reference.eval_count;
-    int64_t bytes =
-        (1 << 20) + sequences * (int64_t)sizeof(dsc_data_reference) + (carried != NULL ? carried->file_bytes : 0);
+    int64_t bytes = (1 << 20) + s->buffers_bytes + sequences * (int64_t)sizeof(dsc_data_reference) +
+                    (carried != NULL ? carried->file_bytes : 0);
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         DSC_ASSERT(s->plan[f].file_bytes >= s->plan[f].header_bytes);
         bytes += s->plan[f].file_bytes + s->info[f].bytes / (DSC_CKPT_BLOCK_BYTES / 64);

@@ -19,6 +19,8 @@ typedef struct dsc_ckpt_save_state {
         plan[DSC_CKPT_TENSOR_FILE_COUNT]; /* plan of this folder; with a part only, of its files */
     dsc_ckpt_writer writer;
     dsc_ckpt_file_info info[DSC_CKPT_FILE_COUNT];
+    char *buffers; /* buffers.safetensors with the values of the save's start; NULL: none */
+    int64_t buffers_bytes;
     char *model_config; /* config.json with the dtype of the saved weights; NULL: none */
     dsc_ckpt_companion_list companions;
     int64_t *first_block; /* [W + 1] where each rank's blocks start in a list of all */

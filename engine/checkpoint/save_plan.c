@@ -130,11 +130,15 @@ const char *dsc_ckpt_save_text(const dsc_ckpt_save_state *s, dsc_ckpt_file f, in
 {
     const char *text = f == DSC_CKPT_CONFIG      ? s->model_config
                        : f == DSC_CKPT_ADAPTER   ? s->c->model->adapter_json
+                       : f == DSC_CKPT_BUFFERS   ? s->buffers
                        : f == DSC_CKPT_DS_CONFIG ? s->c->config_text
                                                  : NULL; /* the hashes of companions are known after their copies */
     DSC_ASSERT(f >= DSC_CKPT_TENSOR_FILE_COUNT);
     DSC_ASSERT(f < DSC_CKPT_FILE_COUNT);
-    *bytes = text == NULL ? 0 : f == DSC_CKPT_DS_CONFIG ? s->c->config_bytes : (int64_t)strlen(text);
+    *bytes = text == NULL              ? 0
+             : f == DSC_CKPT_BUFFERS   ? s->buffers_bytes
+             : f == DSC_CKPT_DS_CONFIG ? s->c->config_bytes
+                                       : (int64_t)strlen(text);
     return text;
 }
 
@@ -151,6 +155,7 @@ static dsc_status plan_config(dsc_ckpt_save_state *s, dsc_error *err)
 static dsc_status plan_texts(dsc_ckpt_save_state *s, dsc_error *err)
 {
     DSC_TRY(plan_config(s, err));
+    DSC_TRY(dsc_ckpt_buffers_text(s->c->alloc, &s->c->buffers, &s->buffers, &s->buffers_bytes, err));
     for (int f = DSC_CKPT_TENSOR_FILE_COUNT; f < DSC_CKPT_FILE_COUNT; f++) {
         int64_t bytes;
         const char *text = dsc_ckpt_save_text(s, (dsc_ckpt_file)f, &bytes);
@@ -224,6 +229,7 @@ void dsc_ckpt_save_close(dsc_ckpt_save_state **save)
         dsc_safetensors_plan_close(&s->plan[f]);
     dsc_ckpt_entries_close(&s->entries);
     dsc_ckpt_hosts_close(&s->hosts);
+    dsc_alloc_free(alloc, s->buffers);
     dsc_alloc_free(alloc, s->model_config);
     dsc_alloc_free(alloc, s->part_of);
     dsc_alloc_free(alloc, s->first_of_entry);
