@@ -24,6 +24,21 @@ static float first_of(const dsc_model *model, int32_t module, int32_t param)
     return x;
 }
 
+/* A checkpoint's folder has buffers beside its weights. Their file is one of the folder's, unlike any other beside a
+ * model.safetensors. */
+static void buffers_of_a_checkpoint_are_read_too(void **state)
+{
+    const dsc_safetensors_spec again = { "transformer.wte.weight", { DSC_F32, 1, { 3 } } };
+    mf_write_tiny();
+    mf_write_tensors("others.safetensors", &again, 1);
+    dsc_model *model = mf_open(mf_dir, NULL);
+    dsc_model_close(&model);
+    mf_write_tensors("buffers.safetensors", &again, 1);
+    mf_expect_refusal(mf_dir, NULL, DSC_ERR_INPUT, "is also in another file of the folder");
+    unlink(mf_path("others.safetensors"));
+    unlink(mf_path("buffers.safetensors"));
+}
+
 static void loads_weights(void **state)
 {
     mf_write_tiny();
@@ -214,6 +229,7 @@ static void refuses_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buffers_of_a_checkpoint_are_read_too),
         cmocka_unit_test(loads_weights),
         cmocka_unit_test(loads_the_golden_folder),
         cmocka_unit_test(loads_shards),
