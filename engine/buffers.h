@@ -14,9 +14,10 @@
 
 #define DSC_BUFFER_ALIGN 64 /* elements: 256 bytes */
 
+/* A momentum of 0 keeps the value, whatever a statistic would be. */
 static inline bool dsc_buffer_is_folded(const dsc_buffer_spec *spec)
 {
-    return spec->kind == DSC_BUFFER_AVERAGE && !spec->frozen;
+    return spec->kind == DSC_BUFFER_AVERAGE && !spec->frozen && spec->momentum > 0;
 }
 
 /* Lengths of memory for the buffers of a model, in elements of fp32. */

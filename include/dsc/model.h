@@ -150,7 +150,7 @@ typedef struct dsc_buffer_spec {
     dsc_buffer_kind kind;
     int64_t count;   /* elements; STEPS: 1 */
     double init;     /* first value of each element; STEPS: a whole number, at least 0 */
-    double momentum; /* AVERAGE: 0 to 1 */
+    double momentum; /* AVERAGE: 0 to 1; 0: the value stays, as that of a frozen one */
     bool frozen;     /* the value stays, as after model.eval() of PyTorch: there is no statistic, and no step counts */
 } dsc_buffer_spec;
 #define DSC_BUFFERS_ELEMENTS_MAX (INT64_C(3) << 20) /* of all buffers of a model together */
@@ -297,9 +297,9 @@ typedef struct dsc_module_ctx {
 
     /* Of a module with buffers, else NULL. buffer[buffer_count] are their values, fp32, read only in every forward and
      * backward; the entry of a STEPS buffer is NULL. statistic[buffer_count] is there in the first forward of training
-     * alone. That forward overwrites all elements of each entry that is not NULL. Entries of STEPS and frozen buffers
-     * are NULL. Without statistic, as in evaluation and in a forward that runs again, nothing is written. The memory is
-     * the compute device's, and each entry is 256-byte aligned. */
+     * alone. That forward overwrites all elements of each entry that is not NULL. Entries of STEPS, of frozen buffers
+     * and of those with a momentum of 0 are NULL. Without statistic, as in evaluation and in a forward that runs again,
+     * nothing is written. The memory is the compute device's, and each entry is 256-byte aligned. */
     const float *const *buffer;
     float *const *statistic;
 

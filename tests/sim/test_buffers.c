@@ -253,8 +253,10 @@ static void gpus_have_the_bits_of_a_cpu(void **state)
     run_cpu(&cpu);
     for (size_t i = 0; i < DSC_COUNT(all) && all[i].world <= run_most_ranks(4); i++) {
         cusim_set_schedule(i, CUSIM_RANDOM);
+        (void)cusim_graphs_launched();
         run(&(variant) { "cuda", all[i].world, all[i].stage, all[i].own, all[i].zero, NULL, NULL, STEPS }, &gpu);
         run_expect_same(&cpu, &gpu);
+        assert_true(!cusim_present() || (cusim_graphs_launched() > 0) == (strstr(all[i].own, "graphs") != NULL));
         assert_int_equal(gpu.alloc_calls_after_first, gpu.alloc_calls_at_end);
         assert_true(gpu.device_peak <= gpu.device_planned + gpu.device_planned / 100);
     }

@@ -17,16 +17,16 @@ enum { FEATURES = TOY_BUFFERS_FEATURES, WIDE = TOY_BUFFERS_WIDE, MICRO = TOY_BUF
     {                                                                                                                  \
         .name = text, .kind = DSC_BUFFER_AVERAGE, .count = elements, .init = 0.25, .momentum = factor                  \
     }
-#define OF_BLOCK(n)                                                                                                    \
+#define OF_BLOCK(n, ...)                                                                                               \
     {                                                                                                                  \
         AVERAGE("block." n ".mean", FEATURES, 0.1), AVERAGE("block." n ".wide", WIDE, 1.0 / 3),                        \
             { .name = "block." n ".steps", .kind = DSC_BUFFER_STEPS, .count = 1, .init = 7 },                          \
         {                                                                                                              \
-            .name = "block." n ".kept", .kind = DSC_BUFFER_AVERAGE, .count = 3, .init = -2, .momentum = 0.5,           \
-            .frozen = true                                                                                             \
+            .name = "block." n ".kept", .kind = DSC_BUFFER_AVERAGE, .count = 3, .init = -2, __VA_ARGS__                \
         }                                                                                                              \
     }
-static const dsc_buffer_spec of_blocks[BLOCKS][4] = { OF_BLOCK("0"), OF_BLOCK("1") };
+static const dsc_buffer_spec of_blocks[BLOCKS][4] = { OF_BLOCK("0", .momentum = 0.5, .frozen = true),
+                                                      OF_BLOCK("1", .momentum = 0) };
 static const dsc_buffer_spec of_loss[1] = { AVERAGE("loss.mean", FEATURES, 0.7) };
 
 static dsc_model *toy, model;
@@ -56,7 +56,7 @@ static void check_values(const dsc_module *module, const dsc_module_ctx *ctx)
     for (int32_t b = 0; b < module->buffer_count; b++) {
         CW_CHECK((ctx->buffer[b] != NULL) == (module->buffers[b].kind == DSC_BUFFER_AVERAGE));
         CW_CHECK((uintptr_t)ctx->buffer[b] % 256 == 0);
-        CW_CHECK(!module->buffers[b].frozen || ctx->buffer[b][2] == -2);
+        CW_CHECK(module->buffers[b].count != 3 || ctx->buffer[b][2] == -2);
     }
 }
 
@@ -69,7 +69,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
         atomic_store(&seen, ctx->buffer[0][0]);
     for (int32_t b = 0; b < module->buffer_count && ctx->statistic != NULL; b++) {
         const dsc_buffer_spec *spec = &module->buffers[b];
-        CW_CHECK((ctx->statistic[b] != NULL) == (spec->kind == DSC_BUFFER_AVERAGE && !spec->frozen));
+        CW_CHECK((ctx->statistic[b] != NULL) == (spec->kind == DSC_BUFFER_AVERAGE && spec->count != 3));
         for (int64_t i = 0; ctx->statistic[b] != NULL && i < spec->count; i++)
             ctx->statistic[b][i] = statistic_of(spec, x, i);
         if (ctx->statistic[b] != NULL && (int64_t)ctx->rng_sample == atomic_load(&spoilt) && spec->count == WIDE)
@@ -159,7 +159,7 @@ int64_t toy_buffers_expected(const char *name, int64_t steps, void *out)
     float *const value = out;
     for (int64_t i = 0; i < spec->count; i++)
         value[i] = (float)spec->init;
-    for (int64_t s = 0; s < steps * TOY_BUFFERS_BATCH && !spec->frozen; s += MICRO)
+    for (int64_t s = 0; s < steps * TOY_BUFFERS_BATCH && spec->count != 3; s += MICRO)
         fold(spec, s, value);
     return spec->count * (int64_t)sizeof *value;
 }

@@ -7,8 +7,9 @@
 
 enum { TOY_BUFFERS_FEATURES = 5, TOY_BUFFERS_WIDE = 70, TOY_BUFFERS_MICRO = 2, TOY_BUFFERS_BATCH = 16 };
 
-/* Two blocks, each with "block.N.mean" [5], "block.N.wide" [70], "block.N.steps" and a frozen "block.N.kept" [3]. The
- * loss module has "loss.mean" [5]. Static storage: one at a time. */
+/* Two blocks, each with "block.N.mean" [5], "block.N.wide" [70], "block.N.steps" and "block.N.kept" [3]. The latter
+ * stays, because it is frozen or its momentum is 0. The loss module has "loss.mean" [5]. Static storage: one at a time.
+ */
 dsc_model *toy_buffers_open(void);
 void toy_buffers_close(void);
 dsc_data_source toy_buffers_data(void);
