@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "kernels/attention.h"
 #include "kernels/conv.h"
+#include "kernels/conv2d.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/delta.h"
 #include "kernels/dora.h"
@@ -119,6 +120,7 @@ void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM
 void dsc_moe_balance_init(dsc_kernel_table *table);        /* MOE_TALLY MOE_BALANCE_BWD */
 void dsc_conv_init(dsc_kernel_table *table, uint32_t caps); /* COPY_COLUMNS CONV_* */
 void dsc_delta_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_conv2d_init(dsc_kernel_table *table, uint32_t caps); /* WINDOWS CONV2D_WEIGHT DEPTHWISE_* */
 
 #ifdef __cplusplus
 }

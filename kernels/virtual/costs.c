@@ -353,6 +353,37 @@ static double linear_bytes(dsc_kernel kernel, const void *args)
     }
 }
 
+static double pictures_bytes(const dsc_conv2d_shape *s, dsc_dtype dtype)
+{
+    return (double)s->batch * each(dtype) *
+           ((double)(s->height * s->width * s->in) +
+            (double)(dsc_conv2d_out(s, 0) * dsc_conv2d_out(s, 1)) * (double)s->out);
+}
+
+/* Convolutions beside their products. Windows are written, and their pixels stay in the cache. */
+static double conv2d_bytes(dsc_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case DSC_KERNEL_WINDOWS: {
+        const dsc_windows_args *a = args;
+        const int64_t channels = (a->back ? a->shape.out : a->shape.in) / a->shape.groups;
+        return rows_bytes(a->rows, dsc_conv2d_taps(&a->shape) * channels, a->dtype, 1);
+    }
+    case DSC_KERNEL_CONV2D_WEIGHT: {
+        const dsc_conv2d_weight_args *a = args;
+        return rows_bytes(1, dsc_conv2d_weights(&a->shape), a->dtype, 2);
+    }
+    case DSC_KERNEL_DEPTHWISE_DW: {
+        const dsc_depthwise_dw_args *a = args;
+        return pictures_bytes(&a->shape, a->dtype);
+    }
+    default: {
+        const dsc_depthwise_args *a = args;
+        return pictures_bytes(&a->shape, a->dtype);
+    }
+    }
+}
+
 /* Bytes that a kernel other than products and attention moves. */
 static double bytes_of(dsc_kernel kernel, const void *args)
 {
@@ -414,6 +445,12 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_DELTA_FWD:
     case DSC_KERNEL_DELTA_BWD:
         return linear_bytes(kernel, args);
+    case DSC_KERNEL_WINDOWS:
+    case DSC_KERNEL_CONV2D_WEIGHT:
+    case DSC_KERNEL_DEPTHWISE_FWD:
+    case DSC_KERNEL_DEPTHWISE_DX:
+    case DSC_KERNEL_DEPTHWISE_DW:
+        return conv2d_bytes(kernel, args);
     default:
         return flat_bytes(kernel, args);
     }

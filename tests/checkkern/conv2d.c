@@ -1,0 +1,319 @@
+/* conv2d.c - parts of two-dimensional convolutions: windows and orders of weights element by element, and depthwise
+ * ones against double within the roundings of their sums. u = 2^-24. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/checkkern/ck.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const double u = 0x1p-24;
+
+/* batch, height, width, in, out, groups, then pairs downwards and across. */
+static const dsc_conv2d_shape shapes[] = {
+    { 2, 5, 7, 3, 8, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+    { 1, 15, 13, 3, 4, 1, { 7, 7 }, { 2, 2 }, { 3, 3 }, { 1, 1 } },
+    { 2, 9, 8, 8, 6, 2, { 3, 3 }, { 2, 2 }, { 1, 1 }, { 1, 1 } },
+    { 1, 11, 9, 4, 4, 1, { 3, 3 }, { 1, 1 }, { 2, 2 }, { 2, 2 } },
+    { 3, 6, 5, 16, 24, 1, { 1, 1 }, { 2, 2 }, { 0, 0 }, { 1, 1 } },
+    { 2, 4, 4, 8, 8, 1, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
+    { 1, 7, 10, 6, 9, 3, { 2, 5 }, { 3, 1 }, { 0, 4 }, { 2, 1 } },
+};
+static const dsc_conv2d_shape depthwise_shapes[] = {
+    { 2, 5, 7, 3, 3, 3, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+    { 1, 14, 13, 40, 40, 40, { 3, 3 }, { 2, 2 }, { 1, 1 }, { 1, 1 } },
+    { 3, 8, 9, 64, 64, 64, { 5, 5 }, { 1, 1 }, { 2, 2 }, { 1, 1 } },
+    { 1, 11, 9, 33, 66, 33, { 3, 3 }, { 1, 2 }, { 2, 0 }, { 2, 1 } },
+    { 40, 3, 3, 7, 21, 7, { 2, 3 }, { 1, 1 }, { 0, 1 }, { 1, 1 } },
+    { 2, 4, 4, 32, 32, 32, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
+    { 0, 4, 4, 8, 8, 8, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+};
+
+static bool begin_case(const char *name, const dsc_conv2d_shape *s, dsc_dtype dtype)
+{
+    return ck_case("%s %s %lldx%lldx%lldx%lld to %lld by %lldx%lld stride %lld groups %lld", name, ck_dtype_text(dtype),
+                   (long long)s->batch, (long long)s->height, (long long)s->width, (long long)s->in, (long long)s->out,
+                   (long long)s->kernel[0], (long long)s->kernel[1], (long long)s->stride[0], (long long)s->groups);
+}
+
+static int64_t pixels_in(const dsc_conv2d_shape *s) { return s->batch * s->height * s->width; }
+
+/* By counting places at which the window fits. */
+static int64_t places(const dsc_conv2d_shape *s, int axis)
+{
+    const int64_t size = (axis == 0 ? s->height : s->width) + 2 * s->padding[axis];
+    int64_t count = 0;
+    while (count * s->stride[axis] + s->dilation[axis] * (s->kernel[axis] - 1) < size)
+        count++;
+    return count;
+}
+
+static int64_t pixels_out(const dsc_conv2d_shape *s) { return s->batch * places(s, 0) * places(s, 1); }
+
+/* The pixel of x under tap t of output pixel `row`; -1: none. */
+static int64_t under(const dsc_conv2d_shape *s, int64_t row, int64_t t)
+{
+    const int64_t across = places(s, 1), j = row % across, i = row / across % places(s, 0);
+    const int64_t y = i * s->stride[0] - s->padding[0] + t / s->kernel[1] * s->dilation[0];
+    const int64_t x = j * s->stride[1] - s->padding[1] + t % s->kernel[1] * s->dilation[1];
+    if (y < 0 || y >= s->height || x < 0 || x >= s->width)
+        return -1;
+    return (row / across / places(s, 0) * s->height + y) * s->width + x;
+}
+
+/* The output pixel that reads pixel `row` of x by tap t; -1: none. */
+static int64_t above(const dsc_conv2d_shape *s, int64_t row, int64_t t)
+{
+    for (int64_t out = 0; out < pixels_out(s); out++)
+        if (under(s, out, t) == row)
+            return out;
+    return -1;
+}
+
+/* ---- windows and weights ----------------------------------------------------------------------------------------- */
+
+static void verify_windows(const void *args)
+{
+    const dsc_windows_args *a = args;
+    const dsc_conv2d_shape *s = &a->shape;
+    const int64_t channels = a->back ? s->out : s->in, count = channels / s->groups, taps = s->kernel[0] * s->kernel[1];
+    ck_same(a->out);
+    for (int64_t r = 0; r < a->rows; r++)
+        for (int64_t t = 0; t < taps; t++) {
+            const int64_t pixel = a->back ? above(s, a->first + r, t) : under(s, a->first + r, t);
+            for (int64_t c = 0; c < count; c++)
+                ck_near(a->out, (r * taps + t) * count + c,
+                        pixel >= 0 ? ck_get(a->in, pixel * channels + a->group * count + c) : 0, 0);
+        }
+}
+
+static void check_windows(const dsc_conv2d_shape *s, dsc_dtype dtype, bool back)
+{
+    if (!begin_case(back ? "windows back" : "windows", s, dtype))
+        return;
+    const int64_t all = back ? pixels_in(s) : pixels_out(s), first = all / 3;
+    const int64_t channels = back ? s->out : s->in, taps = s->kernel[0] * s->kernel[1];
+    dsc_windows_args a = {
+        .first = first, .rows = all - first, .group = s->groups - 1, .back = back, .shape = *s, .dtype = dtype
+    };
+    void *out = ck_buf(CK_OUT, dtype, a.rows * taps * (channels / s->groups), "out");
+    void *in = ck_buf(CK_IN, dtype, (back ? pixels_out(s) : pixels_in(s)) * channels, "in");
+    a.out = out, a.in = in;
+    ck_normal(in, 0, 1);
+    ck_kernel(DSC_KERNEL_WINDOWS, &a, sizeof a, verify_windows);
+}
+
+/* Element (o, c, t) of PyTorch's weight is in its place of each order. */
+static void verify_weight(const void *args)
+{
+    const dsc_conv2d_weight_args *a = args;
+    const int64_t n = a->shape.in / a->shape.groups, each = a->shape.out / a->shape.groups;
+    const int64_t taps = a->shape.kernel[0] * a->shape.kernel[1];
+    ck_same(a->out);
+    for (int64_t o = 0; o < a->shape.out; o++)
+        for (int64_t c = 0; c < n; c++)
+            for (int64_t t = 0; t < taps; t++) {
+                const int64_t plain = (o * n + c) * taps + t, forward = (o * taps + t) * n + c;
+                const int64_t back = ((o / each * taps + t) * each + o % each) * n + c;
+                if (a->order == DSC_CONV2D_GRADIENT)
+                    ck_near(a->out, plain, ck_get(a->in, forward), 0);
+                else
+                    ck_near(a->out,
+                            a->order == DSC_CONV2D_FORWARD ? forward
+                            : a->order == DSC_CONV2D_BACK  ? back
+                                                           : t * a->shape.out + o,
+                            ck_get(a->in, plain), 0);
+            }
+}
+
+static void check_weight(const dsc_conv2d_shape *s, dsc_dtype dtype, dsc_conv2d_order order)
+{
+    static const char *const names[] = { "conv2d_weight forward", "conv2d_weight back", "conv2d_weight gradient",
+                                         "conv2d_weight depthwise" };
+    if (!begin_case(names[order], s, dtype))
+        return;
+    const int64_t count = s->out * (s->in / s->groups) * s->kernel[0] * s->kernel[1];
+    void *out = ck_buf(CK_OUT, dtype, count, "out"), *in = ck_buf(CK_IN, dtype, count, "in");
+    ck_normal(in, 0, 1);
+    const dsc_conv2d_weight_args a = { .out = out, .in = in, .order = order, .shape = *s, .dtype = dtype };
+    ck_kernel(DSC_KERNEL_CONV2D_WEIGHT, &a, sizeof a, verify_weight);
+}
+
+/* ---- depthwise --------------------------------------------------------------------------------------------------- */
+
+static void near_sum(const void *buf, int64_t i, double sum, double size, double terms, dsc_dtype dtype)
+{
+    const double error = (terms + 2) * u * size;
+    ck_near(buf, i, sum, error + ck_rounding(dtype, fabs(sum) + error));
+}
+
+static void verify_fwd(const void *args)
+{
+    const dsc_depthwise_args *a = args;
+    const dsc_conv2d_shape *s = &a->shape;
+    const int64_t taps = s->kernel[0] * s->kernel[1];
+    for (int64_t row = 0; row < pixels_out(s); row++)
+        for (int64_t o = 0; o < s->out; o++) {
+            double sum = a->add != NULL ? ck_get(a->add, o) : 0, size = fabs(sum);
+            for (int64_t t = 0; t < taps; t++) {
+                const int64_t pixel = under(s, row, t);
+                const double x =
+                    pixel >= 0 ? ck_get(a->in, pixel * s->in + o / (s->out / s->in)) * ck_get(a->weight, t * s->out + o)
+                               : 0;
+                sum += x, size += fabs(x);
+            }
+            near_sum(a->out, row * s->out + o, sum, size, (double)taps, a->dtype);
+        }
+}
+
+static void verify_dx(const void *args)
+{
+    const dsc_depthwise_args *a = args;
+    const dsc_conv2d_shape *s = &a->shape;
+    const int64_t taps = s->kernel[0] * s->kernel[1], each = s->out / s->in;
+    for (int64_t row = 0; row < pixels_in(s); row++) {
+        for (int64_t c = 0; c < s->in; c++) {
+            const int64_t i = row * s->in + c;
+            double sum = a->add == NULL ? 0 : a->add == a->out ? ck_start(a->out, i) : ck_get(a->add, i);
+            double size = fabs(sum);
+            for (int64_t t = 0; t < taps; t++) {
+                const int64_t pixel = above(s, row, t);
+                for (int64_t o = c * each; o < (c + 1) * each && pixel >= 0; o++) {
+                    const double x = ck_get(a->in, pixel * s->out + o) * ck_get(a->weight, t * s->out + o);
+                    sum += x, size += fabs(x);
+                }
+            }
+            near_sum(a->out, i, sum, size, (double)(taps * each), a->dtype);
+        }
+    }
+}
+
+static void check_depthwise(const dsc_conv2d_shape *s, dsc_dtype dtype, bool back, int add)
+{
+    static const char *const names[2][3] = { { "depthwise_fwd", "depthwise_fwd bias", "" },
+                                             { "depthwise_dx", "depthwise_dx sum", "depthwise_dx in place" } };
+    if (!begin_case(names[back][add], s, dtype))
+        return;
+    const int64_t wide = pixels_in(s) * s->in, narrow = pixels_out(s) * s->out;
+    void *out = ck_buf(add == 2 ? CK_INOUT : CK_OUT, dtype, back ? wide : narrow, "out");
+    void *in = ck_buf(CK_IN, dtype, back ? narrow : wide, "in");
+    void *weight = ck_buf(CK_IN, dtype, s->out * s->kernel[0] * s->kernel[1], "weight");
+    void *more = add == 1 ? ck_buf(CK_IN, dtype, back ? wide : s->out, "add") : add == 2 ? out : NULL;
+    ck_normal(in, 0, 1);
+    ck_normal(weight, 0, 0.5);
+    if (more != NULL)
+        ck_normal(more, 0, 1);
+    const dsc_depthwise_args a = { .out = out, .in = in, .weight = weight, .add = more, .shape = *s, .dtype = dtype };
+    ck_kernel(back ? DSC_KERNEL_DEPTHWISE_DX : DSC_KERNEL_DEPTHWISE_FWD, &a, sizeof a, back ? verify_dx : verify_fwd);
+}
+
+static void verify_dw(const void *args)
+{
+    const dsc_depthwise_dw_args *a = args;
+    const dsc_conv2d_shape *s = &a->shape;
+    const int64_t taps = s->kernel[0] * s->kernel[1];
+    for (int64_t o = 0; o < s->out; o++)
+        for (int64_t t = 0; t < taps; t++) {
+            double sum = 0, size = 0;
+            for (int64_t row = 0; row < pixels_out(s); row++) {
+                const int64_t pixel = under(s, row, t);
+                const double x = pixel >= 0 ? ck_get(a->in, pixel * s->in + o / (s->out / s->in)) *
+                                                  ck_get(a->d_out, row * s->out + o)
+                                            : 0;
+                sum += x, size += fabs(x);
+            }
+            near_sum(a->d_weight, o * taps + t, sum, size, (double)pixels_out(s), DSC_F32);
+        }
+}
+
+static dsc_depthwise_dw_args dw_case(const dsc_conv2d_shape *s, dsc_dtype dtype)
+{
+    const int64_t weights = s->out * s->kernel[0] * s->kernel[1];
+    float *d_weight = ck_buf(CK_OUT, DSC_F32, weights, "d_weight");
+    void *in = ck_buf(CK_IN, dtype, pixels_in(s) * s->in, "in");
+    void *d_out = ck_buf(CK_IN, dtype, pixels_out(s) * s->out, "d_out");
+    float *scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_depthwise_strips(s) * weights, "scratch");
+    ck_normal(in, 0, 1);
+    ck_normal(d_out, 0, 1);
+    return (dsc_depthwise_dw_args) { d_weight, in, d_out, scratch, *s, dtype };
+}
+
+static void check_dw(const dsc_conv2d_shape *s, dsc_dtype dtype)
+{
+    if (!begin_case("depthwise_dw", s, dtype))
+        return;
+    const dsc_depthwise_dw_args a = dw_case(s, dtype);
+    ck_kernel(DSC_KERNEL_DEPTHWISE_DW, &a, sizeof a, verify_dw);
+}
+
+/* ---- bench ------------------------------------------------------------------------------------------------------- */
+
+static void bench_depthwise(const dsc_conv2d_shape *s, dsc_dtype dtype, bool back)
+{
+    if (!begin_case(back ? "bench depthwise_dx" : "bench depthwise_fwd", s, dtype))
+        return;
+    const int64_t wide = pixels_in(s) * s->in, narrow = pixels_out(s) * s->out, taps = s->kernel[0] * s->kernel[1];
+    void *out = ck_buf(CK_OUT, dtype, back ? wide : narrow, "out");
+    void *in = ck_buf(CK_IN, dtype, back ? narrow : wide, "in");
+    void *weight = ck_buf(CK_IN, dtype, s->out * taps, "weight");
+    ck_normal(in, 0, 1);
+    ck_normal(weight, 0, 0.5);
+    const dsc_depthwise_args a = { .out = out, .in = in, .weight = weight, .shape = *s, .dtype = dtype };
+    ck_bench(back ? DSC_KERNEL_DEPTHWISE_DX : DSC_KERNEL_DEPTHWISE_FWD, &a, sizeof a,
+             (wide + narrow) * (int64_t)dsc_dtype_bytes(dtype), 2 * narrow * taps, CK_F32_PEAK);
+}
+
+static void bench_dw(const dsc_conv2d_shape *s, dsc_dtype dtype)
+{
+    if (!begin_case("bench depthwise_dw", s, dtype))
+        return;
+    const dsc_depthwise_dw_args a = dw_case(s, dtype);
+    ck_bench(DSC_KERNEL_DEPTHWISE_DW, &a, sizeof a,
+             (pixels_in(s) * s->in + pixels_out(s) * s->out) * (int64_t)dsc_dtype_bytes(dtype),
+             2 * pixels_out(s) * s->out * s->kernel[0] * s->kernel[1], CK_F32_PEAK);
+}
+
+static void bench_windows(const dsc_conv2d_shape *s, dsc_dtype dtype)
+{
+    if (!begin_case("bench windows", s, dtype))
+        return;
+    const int64_t taps = s->kernel[0] * s->kernel[1];
+    dsc_windows_args a = { .rows = 512, .shape = *s, .dtype = dtype };
+    a.out = ck_buf(CK_OUT, dtype, a.rows * taps * s->in, "out");
+    a.in = ck_buf(CK_IN, dtype, pixels_in(s) * s->in, "in");
+    ck_normal(a.in, 0, 1);
+    ck_bench(DSC_KERNEL_WINDOWS, &a, sizeof a, 2 * a.rows * taps * s->in * (int64_t)dsc_dtype_bytes(dtype), 0, 0);
+}
+
+static void bench(void)
+{
+    const int64_t batch = ck_bench_size(8, 64);
+    const dsc_conv2d_shape mobile = { batch, 56, 56, 96, 96, 96, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+    const dsc_conv2d_shape resnet = { batch, 56, 56, 64, 64, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+    for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+        bench_depthwise(&mobile, dtype, false);
+        bench_depthwise(&mobile, dtype, true);
+        bench_dw(&mobile, dtype);
+        bench_windows(&resnet, dtype);
+    }
+}
+
+void ck_conv2d(void)
+{
+    for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
+        for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
+            check_windows(&shapes[i], dtype, false);
+            check_windows(&shapes[i], dtype, true);
+            for (int order = DSC_CONV2D_FORWARD; order <= DSC_CONV2D_GRADIENT; order++)
+                check_weight(&shapes[i], dtype, (dsc_conv2d_order)order);
+        }
+        for (size_t i = 0; i < DSC_COUNT(depthwise_shapes); i++) {
+            check_weight(&depthwise_shapes[i], dtype, DSC_CONV2D_DEPTHWISE);
+            check_depthwise(&depthwise_shapes[i], dtype, false, 0);
+            check_depthwise(&depthwise_shapes[i], dtype, false, 1);
+            for (int add = 0; add < 3; add++)
+                check_depthwise(&depthwise_shapes[i], dtype, true, add);
+            check_dw(&depthwise_shapes[i], dtype);
+        }
+    }
+    if (ck_benching())
+        bench();
+}
