@@ -165,7 +165,29 @@ void dsc_build_close(dsc_builder **builder)
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-bool dsc_builder_begin(dsc_builder *b, builder_kind kind)
+dsc_value dsc_builder_plain(const dsc_builder *b)
+{
+    return (dsc_value) { .rows = b->options.tokens, .columns = b->options.channels };
+}
+
+dsc_value dsc_builder_given(const dsc_builder *b) { return b->given.rows > 0 ? b->given : dsc_builder_plain(b); }
+
+/* A module reads what the module before it gives. */
+static void check_input(dsc_builder *b, const dsc_value *input)
+{
+    const dsc_value given = dsc_builder_given(b);
+    const bool same = input->rows == given.rows && input->columns == given.columns;
+    if (!same || (input->height > 0 && (input->height != given.height || input->width != given.width)))
+        BUILDER_REFUSE(b, DSC_ERR_INPUT,
+                       "its input is [%lld,%lld], a picture of %lld by %lld, and the module before it gives "
+                       "[%lld,%lld], a picture of %lld by %lld (0: none); begin it with dsc_build_begin_picture and "
+                       "these sizes",
+                       (long long)input->rows, (long long)input->columns, (long long)input->height,
+                       (long long)input->width, (long long)given.rows, (long long)given.columns,
+                       (long long)given.height, (long long)given.width);
+}
+
+bool dsc_builder_begin(dsc_builder *b, builder_kind kind, const dsc_value *input)
 {
     if (b->open)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "a block begins before the one in hand ends; call dsc_build_end first");
@@ -176,6 +198,8 @@ bool dsc_builder_begin(dsc_builder *b, builder_kind kind)
                        "samples are \"%.60s\", and no first module reads them; call "
                        "dsc_build_begin_first before the blocks",
                        b->options.data.name);
+    if (kind != BUILDER_FIRST)
+        check_input(b, input);
     if (b->status != DSC_OK)
         return false;
     b->open = true;
@@ -183,16 +207,35 @@ bool dsc_builder_begin(dsc_builder *b, builder_kind kind)
     b->table_count = 0;
     if (kind == BUILDER_FIRST)
         dsc_program_begin_first(b->program, b->options.tokens);
+    else if (input->height > 0)
+        dsc_program_begin_picture(b->program, input->height, input->width, input->columns);
     else
-        dsc_program_begin(b->program, b->options.tokens, b->options.channels, DSC_PROGRAM_NONE);
+        dsc_program_begin(b->program, input->rows, input->columns, DSC_PROGRAM_NONE);
     return true;
+}
+
+static dsc_node begin_block(dsc_builder *b, const dsc_value *input)
+{
+    if (b->block_count >= DSC_LM_LAYERS_MAX)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "a model has at most %d blocks", DSC_LM_LAYERS_MAX);
+    return dsc_builder_begin(b, BUILDER_BLOCK, input) ? dsc_builder_node(b, b->program->input) : DSC_NODE_NONE;
 }
 
 dsc_node dsc_build_begin(dsc_builder *b)
 {
-    if (b->block_count >= DSC_LM_LAYERS_MAX)
-        BUILDER_REFUSE(b, DSC_ERR_INPUT, "a model has at most %d blocks", DSC_LM_LAYERS_MAX);
-    return dsc_builder_begin(b, BUILDER_BLOCK) ? dsc_builder_node(b, b->program->input) : DSC_NODE_NONE;
+    const dsc_value input = dsc_builder_plain(b);
+    return begin_block(b, &input);
+}
+
+dsc_node dsc_build_begin_picture(dsc_builder *b, int64_t height, int64_t width, int64_t columns)
+{
+    if (height < 1 || width < 1 || columns < 1 || height > DSC_LM_POSITIONS_MAX || width > DSC_LM_POSITIONS_MAX)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "a picture of %lld by %lld pixels with %lld columns; expected 1 or more",
+                       (long long)height, (long long)width, (long long)columns);
+    if (b->status != DSC_OK)
+        return DSC_NODE_NONE;
+    const dsc_value input = { .rows = height * width, .columns = columns, .height = height, .width = width };
+    return begin_block(b, &input);
 }
 
 /* Two parameters of one name would be one in checkpoints. */
@@ -238,6 +281,8 @@ static void keep_module(dsc_builder *b)
 static void check_output(dsc_builder *b, const dsc_value *of)
 {
     const bool last = b->kind == BUILDER_LAST;
+    if (!last && of->height > 0)
+        return; /* a picture may have any size */
     const int64_t columns = last ? b->options.vocabulary : b->options.channels;
     if (of->columns != columns)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "its output \"%.60s\" is [%lld,%lld]; expected %lld columns, those of the %s",
@@ -267,8 +312,10 @@ void dsc_build_end(dsc_builder *b, dsc_node output)
     const dsc_status status = dsc_program_compile(b->trial, &options, &err);
     if (status != DSC_OK)
         BUILDER_REFUSE(b, status, "%s", err.message);
-    if (b->status == DSC_OK)
+    if (b->status == DSC_OK) {
+        b->given = b->program->value[value];
         keep_module(b);
+    }
     b->open = false;
 }
 
@@ -335,6 +382,13 @@ static void check_head(dsc_builder *b, const dsc_build_head_options *head)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "a model without blocks; add one with dsc_build_blocks or dsc_build_begin");
     if (b->last != NULL)
         return;
+    const dsc_value plain = dsc_builder_plain(b), given = dsc_builder_given(b);
+    if (given.rows != plain.rows || given.columns != plain.columns)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT,
+                       "the last block gives [%lld,%lld], and a head reads [%lld,%lld]; describe a last module with "
+                       "dsc_build_begin_last",
+                       (long long)given.rows, (long long)given.columns, (long long)plain.rows,
+                       (long long)plain.columns);
     if (head == NULL)
         BUILDER_REFUSE(b, DSC_ERR_STATE, "no head is given, and no last module was described");
     else if (head->tied && b->first != NULL)

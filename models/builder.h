@@ -39,6 +39,7 @@ struct dsc_builder {
     int64_t serial;                  /* modules that were ended, which number nodes */
     builder_kind kind;               /* of the module in hand */
     bool open;                       /* it is begun and not ended */
+    dsc_value given;                 /* what the module before gives; rows 0: [B*T,C] of an embedding */
     dsc_program *program; /* the block in hand */
     dsc_program *trial;   /* a copy of it that is compiled, for its errors */
     struct {
@@ -63,8 +64,11 @@ void dsc_builder_keep_failure(dsc_builder *b, const dsc_program *program);
 
 /* builder.c: zeroed memory for a copy, which the list has from now on; NULL after a failure. */
 void *dsc_builder_keep(dsc_builder *b, builder_list list, size_t bytes);
-/* builder.c: begins a module of that kind; false after a failure. */
-bool dsc_builder_begin(dsc_builder *b, builder_kind kind);
+/* builder.c: begins a module of that kind, with the shape of a sample of its input; false after a failure. */
+bool dsc_builder_begin(dsc_builder *b, builder_kind kind, const dsc_value *input);
+/* builder.c: [T,C], and what the module before gives. */
+dsc_value dsc_builder_plain(const dsc_builder *b);
+dsc_value dsc_builder_given(const dsc_builder *b);
 /* builder_ops.c: a copy of an op's name, with that of a first or last module before it; NULL after a failure. */
 const char *dsc_builder_name(dsc_builder *b, const char *name);
 /* builder_ops.c: a value of the block in hand as a node, and back; NONE after a failure. `op` is named by messages. */

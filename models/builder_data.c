@@ -9,12 +9,13 @@ void dsc_build_begin_first(dsc_builder *b)
     if (b->options.data.dim_count == 0)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "samples are tokens, which the model's embedding reads; set "
                        "dsc_build_options.data for another first module");
-    (void)dsc_builder_begin(b, BUILDER_FIRST);
+    (void)dsc_builder_begin(b, BUILDER_FIRST, NULL);
 }
 
 dsc_node dsc_build_begin_last(dsc_builder *b)
 {
-    return dsc_builder_begin(b, BUILDER_LAST) ? dsc_builder_node(b, b->program->input) : DSC_NODE_NONE;
+    const dsc_value input = dsc_builder_given(b);
+    return dsc_builder_begin(b, BUILDER_LAST, &input) ? dsc_builder_node(b, b->program->input) : DSC_NODE_NONE;
 }
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
@@ -48,6 +49,42 @@ dsc_node dsc_build_patches(dsc_builder *b, int64_t patch)
                        "in all planes",
                        (long long)patch, (long long)patch, PATCH_MAX, DSC_LM_INNER_MAX);
     return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_patches(b->program, &args)) : DSC_NODE_NONE;
+}
+
+/* ---- pictures ---------------------------------------------------------------------------------------------------- */
+
+dsc_node dsc_build_conv2d(dsc_builder *b, dsc_node x, const char *name, const dsc_build_conv2d_options *options)
+{
+    const char *own = dsc_builder_name(b, name);
+    const int16_t in = dsc_builder_value(b, x, own != NULL ? own : "conv2d");
+    if (options->struct_bytes < sizeof *options)
+        BUILDER_REFUSE(b, DSC_ERR_STATE,
+                       "dsc_build_conv2d_options.struct_bytes is %u; use DSC_BUILD_CONV2D_OPTIONS_INIT",
+                       options->struct_bytes);
+    else if (!(options->init_std <= 1000))
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"%.60s\" (conv2d): init_std %g; expected at most 1000", name,
+                       options->init_std);
+    else if (options->columns > DSC_LM_INNER_MAX || options->groups < 1 || options->stride[0] < 1 ||
+             options->stride[1] < 1 || options->dilation[0] < 1 || options->dilation[1] < 1)
+        BUILDER_REFUSE(
+            b, DSC_ERR_INPUT,
+            "op \"%.60s\" (conv2d): %lld columns, %lld groups, stride %lld and %lld, dilation %lld and %lld; "
+            "expected 1 or more, and at most %d columns",
+            name, (long long)options->columns, (long long)options->groups, (long long)options->stride[0],
+            (long long)options->stride[1], (long long)options->dilation[0], (long long)options->dilation[1],
+            DSC_LM_INNER_MAX);
+    if (b->status != DSC_OK)
+        return DSC_NODE_NONE;
+    dsc_program_conv2d_args args = { .name = own,
+                                     .out = options->columns,
+                                     .groups = options->groups,
+                                     .bias = options->bias,
+                                     .std = options->init_std < 0 ? b->options.init_std : options->init_std };
+    for (int i = 0; i < 2; i++) {
+        args.kernel[i] = options->kernel[i], args.stride[i] = options->stride[i];
+        args.padding[i] = options->padding[i], args.dilation[i] = options->dilation[i];
+    }
+    return dsc_builder_node(b, dsc_program_conv2d(b->program, in, &args));
 }
 
 /* ---- rows of samples --------------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 
 #include <dsc/program.h>
 
+#include "models/conv2d.h"
 #include "models/linear.h"
 #include "models/norm.h"
 #include "models/rope.h"
@@ -57,6 +58,8 @@ typedef enum dsc_op_kind {
     DSC_OP_PACK,  /* x, which may be columns of a wider value -> y, the same side by side */
     DSC_OP_CONV,  /* up to three inputs, whose columns follow one another -> y */
     DSC_OP_DELTA, /* q, k and v in one, b, a -> y, states */
+    /* Pictures */
+    DSC_OP_CONV2D, /* x -> y */
     /* Made by the compiler; dy is the gradient of y. */
     DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
     DSC_OP_LINEAR_DW,      /* x, dy -> */
@@ -77,6 +80,8 @@ typedef enum dsc_op_kind {
     DSC_OP_PREPEND_BWD,    /* dy -> dx */
     DSC_OP_TABLE_DW,       /* dy -> */
     DSC_OP_PICK_BWD,       /* dy -> dx */
+    DSC_OP_CONV2D_DX,      /* dy, sum so far -> dx */
+    DSC_OP_CONV2D_DW,      /* x, dy -> */
     DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
     DSC_OP_KINDS
 } dsc_op_kind;
@@ -97,6 +102,7 @@ typedef struct dsc_value {
     bool per_sample; /* `rows` of each sample, else in all */
     bool f32;        /* else in the compute dtype */
     bool is_data;    /* made of the batch alone: it has no gradient */
+    int64_t height, width; /* rows of a sample are a picture of so many, row by row; 0: they are not */
     dsc_store store;
     int16_t maker, maker_out; /* the op that writes it in forward or backward, NONE: the module's input or d_out */
 } dsc_value;
@@ -203,6 +209,7 @@ typedef struct dsc_op {
         dsc_op_grouped grouped;
         dsc_swiglu_clamp clamp; /* PAIRS */
         dsc_op_conv conv;
+        dsc_conv2d_layer conv2d;
         dsc_op_delta delta;
         struct {
             int64_t groups, queries, head_size;
@@ -290,6 +297,8 @@ typedef struct dsc_program {
  */
 
 void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, int32_t positions);
+/* A module whose input is a feature map: rows of a sample are its pixels. */
+void dsc_program_begin_picture(dsc_program *program, int64_t height, int64_t width, int64_t columns);
 /* A first module, which no other one is before: it reads the batch. `tokens`: rows of a sample in its output. */
 void dsc_program_begin_first(dsc_program *program, int64_t tokens);
 
@@ -375,6 +384,17 @@ int16_t dsc_program_pack(dsc_program *program, int16_t x);
 /* Causal convolution of each channel over the tokens of its document (kernels/conv.h). Channels are the columns of
  * inputs x[count], one to three, in order. */
 int16_t dsc_program_conv(dsc_program *program, const int16_t *x, int32_t count, const dsc_op_conv *args);
+/* Convolution of pictures, as PyTorch's Conv2d (kernels/conv2d.h). The rows of x are a picture. Parameters are
+ * "<name>.weight" [out,columns of x / groups,kernel], and with bias "<name>.bias" [out]. Pairs are downwards and
+ * across. A window of one pixel at stride 1, without padding and groups, is a linear layer. */
+typedef struct dsc_program_conv2d_args {
+    const char *name;
+    int64_t out, groups;                                   /* columns of y; groups 0: 1 */
+    int64_t kernel[2], stride[2], padding[2], dilation[2]; /* stride and dilation 0: 1 */
+    bool bias;
+    double std; /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
+} dsc_program_conv2d_args;
+int16_t dsc_program_conv2d(dsc_program *program, int16_t x, const dsc_program_conv2d_args *args);
 /* The gated delta rule (kernels/delta.h). qkv has the columns of q, k and v, b and a one for each head of values. */
 int16_t dsc_program_delta(dsc_program *program, int16_t qkv, int16_t b, int16_t a, const dsc_op_delta *args);
 /* Rows of a batch tensor of floats; and patches of its pictures [planes,height,width], which are windows that do not

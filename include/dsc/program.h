@@ -67,13 +67,17 @@ DSC_API void dsc_build_blocks(dsc_builder *builder, int64_t count, dsc_build_blo
 /* One block, op by op: its ops stand between the two calls. */
 DSC_API dsc_node dsc_build_begin(dsc_builder *builder); /* the block's input */
 DSC_API void dsc_build_end(dsc_builder *builder, dsc_node output);
+/* One block whose input is the feature map that the module before it gives: [B*height*width,columns], a picture's
+ * pixels row by row. A module may give a picture of any size; what is no picture is [B*T,C]. */
+DSC_API dsc_node dsc_build_begin_picture(dsc_builder *builder, int64_t height, int64_t width, int64_t columns);
 /* The first module of a model with `data`, before its blocks: its ops stand between this call and dsc_build_end. They
- * begin with dsc_build_data or dsc_build_patches, and the output is [B*T,C]. Parameters are named "embedding.<name>".
+ * begin with dsc_build_data or dsc_build_patches, and the output is [B*T,C] or a picture. Parameters are named
+ * "embedding.<name>".
  */
 DSC_API void dsc_build_begin_first(dsc_builder *builder);
-/* The last module, behind the blocks, in place of the head. x is [B*T,C]; the output is [B*L,V], logits of L items of a
- * sample, 1 for a classifier. "targets" are int32 [L], and the loss is the mean cross-entropy. Parameters are named
- * "head.<name>". dsc_build_finish then takes no head. */
+/* The last module, behind the blocks, in place of the head. x is what the last block gives; the output is [B*L,V],
+ * logits of L items of a sample, 1 for a classifier. "targets" are int32 [L], and the loss is the mean cross-entropy.
+ * Parameters are named "head.<name>". dsc_build_finish then takes no head. */
 DSC_API dsc_node dsc_build_begin_last(dsc_builder *builder);
 
 typedef enum dsc_build_norm_kind {
@@ -152,6 +156,24 @@ DSC_API dsc_node dsc_build_data(dsc_builder *builder);
 /* Of a first module: windows of patch by patch of a picture, which do not overlap, from left to right and downwards.
  * Each is a row [planes,patch,patch]; dsc_build_linear makes of it what PyTorch's Conv2d with that stride does. */
 DSC_API dsc_node dsc_build_patches(dsc_builder *builder, int64_t patch);
+/* Convolution of a picture, as PyTorch's Conv2d: "<name>.weight" [columns,columns of x / groups,kernel] and, with bias,
+ * "<name>.bias" [columns]. Pairs are downwards and across. Rows of x are a picture where patches of one pixel, a
+ * convolution or dsc_build_begin_picture made it, and after ops that keep rows. The result is a picture of
+ * (side + 2 padding - dilation (kernel - 1) - 1) / stride + 1 pixels to a side, rounded down. */
+typedef struct dsc_build_conv2d_options {
+    uint32_t struct_bytes;
+    int64_t columns; /* of the result */
+    int64_t groups;  /* divides the columns of x and of the result; as many as x has columns: depthwise */
+    int64_t kernel[2], stride[2], padding[2], dilation[2]; /* 1 to 4096, padding 0 to 4096 */
+    bool bias;
+    double init_std; /* of the weight's first values, with mean 0; below 0: the model's */
+} dsc_build_conv2d_options;
+#define DSC_BUILD_CONV2D_OPTIONS_INIT                                                                                  \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_build_conv2d_options), 1, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, false, -1            \
+    }
+DSC_API dsc_node dsc_build_conv2d(dsc_builder *builder, dsc_node x, const char *name,
+                                  const dsc_build_conv2d_options *options);
 /* `rows` trained rows before those of each sample, as a class token: "<name>.weight" [rows,columns of x]. */
 DSC_API dsc_node dsc_build_prepend(dsc_builder *builder, dsc_node x, const char *name, int64_t rows);
 /* Adds a trained row to each row of a sample, by its place: "<name>.weight" [rows of a sample,columns of x]. */

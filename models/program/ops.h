@@ -92,6 +92,13 @@ dsc_op_state dsc_op_conv_state, dsc_op_delta_state;
 dsc_op_flops dsc_op_delta_flops;
 dsc_op_rule dsc_rule_conv;
 
+/* ---- Convolutions of pictures, ops_conv2d.c ---- */
+dsc_op_launch dsc_op_run_conv2d, dsc_op_run_conv2d_dx, dsc_op_run_conv2d_dw;
+dsc_op_scratch dsc_op_conv2d_scratch;
+dsc_op_flops dsc_op_conv2d_flops;
+dsc_op_plan dsc_op_plan_conv2d;
+dsc_op_rule dsc_rule_conv2d;
+
 /* ---- What a batch brings, and rows of samples, ops_rows.c ---- */
 dsc_op_launch dsc_op_run_data, dsc_op_run_patches, dsc_op_run_prepend, dsc_op_run_prepend_bwd, dsc_op_run_table,
     dsc_op_run_table_dw, dsc_op_run_pick, dsc_op_run_pick_bwd;

@@ -43,6 +43,8 @@ int16_t dsc_program_add_value(dsc_program *program, const char *name, const dsc_
                            .columns = like->columns,
                            .per_sample = like->per_sample,
                            .f32 = like->f32,
+                           .height = like->height,
+                           .width = like->width,
                            .maker = DSC_PROGRAM_NONE };
     return program->value_count++;
 }

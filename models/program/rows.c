@@ -49,7 +49,9 @@ int16_t dsc_program_patches(dsc_program *program, const dsc_op_data *args)
         return DSC_PROGRAM_NONE;
     const dsc_value shape = { .rows = (args->height / p) * (args->width / p),
                               .columns = args->planes * p * p,
-                              .per_sample = true };
+                              .per_sample = true,
+                              .height = p == 1 ? args->height : 0,
+                              .width = p == 1 ? args->width : 0 };
     const int16_t y = add(program, DSC_OP_PATCHES, DSC_PROGRAM_NONE, &shape, &op);
     if (op == NULL)
         return y;
@@ -83,6 +85,8 @@ static int16_t add_table(dsc_program *program, dsc_op_kind kind, int16_t x, int3
         return DSC_PROGRAM_NONE;
     dsc_value shape = program->value[x];
     shape.rows += more;
+    if (more > 0)
+        shape.height = shape.width = 0;
     const int16_t y = add(program, kind, x, &shape, &op);
     if (op != NULL)
         op->table.param = param, op->table.rows = rows;
@@ -112,6 +116,7 @@ int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t
                (long long)first, (long long)(first + count - 1), shape.name, (long long)shape.rows,
                (long long)shape.columns);
     shape.rows = mean ? 1 : count;
+    shape.height = shape.width = 0;
     const int16_t y = add(program, DSC_OP_PICK, x, &shape, &op);
     if (op != NULL)
         op->pick.first = first, op->pick.count = count, op->pick.mean = mean;

@@ -53,6 +53,11 @@ static double flops_of(const dsc_program *program, const dsc_op *op, int64_t bat
     return dsc_op_infos[op->kind].flops != NULL ? dsc_op_infos[op->kind].flops(program, op, batch) : 0;
 }
 
+static bool is_conv2d(const dsc_op *op)
+{
+    return op->kind == DSC_OP_CONV2D || op->kind == DSC_OP_CONV2D_DX || op->kind == DSC_OP_CONV2D_DW;
+}
+
 /* Bytes of an op's inputs and outputs and, of a product, of its weight or the weight's gradient. A view moves none. */
 static int64_t moved_bytes(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_dtype dtype)
 {
@@ -68,7 +73,22 @@ static int64_t moved_bytes(const dsc_program *program, const dsc_op *op, int64_t
     if (linear)
         bytes += op->linear.shape.in * op->linear.shape.out *
                  (int64_t)dsc_dtype_bytes(op->kind == DSC_OP_LINEAR_DW ? DSC_F32 : dtype);
+    if (is_conv2d(op))
+        bytes += dsc_conv2d_weights(&op->conv2d.shape) *
+                 (int64_t)dsc_dtype_bytes(op->kind == DSC_OP_CONV2D_DW ? DSC_F32 : dtype);
     return bytes;
+}
+
+/* What of a window is not the usual. */
+static void add_window(text *t, const dsc_conv2d_shape *s)
+{
+    add(t, " of %lld x %lld", (long long)s->kernel[0], (long long)s->kernel[1]);
+    if (s->stride[0] > 1 || s->stride[1] > 1)
+        add(t, " stride %lld x %lld", (long long)s->stride[0], (long long)s->stride[1]);
+    if (s->dilation[0] > 1 || s->dilation[1] > 1)
+        add(t, " dilation %lld x %lld", (long long)s->dilation[0], (long long)s->dilation[1]);
+    if (s->groups > 1)
+        add(t, " in %lld groups", (long long)s->groups);
 }
 
 static void add_operand(text *t, const dsc_program *program, int16_t value, const char *before)
@@ -95,6 +115,8 @@ static void add_op(text *t, const dsc_program *program, const dsc_op *op, int64_
         add(t, " of the sum");
     if (op->kind == DSC_OP_ACTIVATION || op->kind == DSC_OP_ACTIVATION_BWD)
         add(t, " (%s)", activation_text(op->activation));
+    if (is_conv2d(op))
+        add_window(t, &op->conv2d.shape);
     if (flops_of(program, op, batch) > 0)
         add(t, "  %.4g MFLOP", flops_of(program, op, batch) * 1e-6);
     if (bytes > 0)

@@ -43,6 +43,7 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         [DSC_OP_PREPEND] = "prepend", [DSC_OP_TABLE] = "table", [DSC_OP_PICK] = "pick", [DSC_OP_ROUTER] = "router",
         [DSC_OP_ORDER] = "order", [DSC_OP_DISPATCH] = "dispatch", [DSC_OP_GROUPED] = "grouped",
         [DSC_OP_COMBINE] = "combine", [DSC_OP_PACK] = "pack", [DSC_OP_CONV] = "conv", [DSC_OP_DELTA] = "delta",
+        [DSC_OP_CONV2D] = "conv2d",
     };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds) && kinds[op->kind] != NULL);
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
@@ -92,6 +93,15 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         fprintf(file, "\"alpha\": %.17g, \"limit\": %.17g, ", (double)op->clamp.alpha, (double)op->clamp.limit);
     if (op->kind == DSC_OP_CONV)
         fprintf(file, "\"width\": %d, \"weight\": %d, ", op->conv.width, op->conv.weight);
+    if (op->kind == DSC_OP_CONV2D) {
+        const dsc_conv2d_shape *s = &op->conv2d.shape;
+        fprintf(file,
+                "\"height\": %d, \"width\": %d, \"groups\": %d, \"kernel\": [%d, %d], \"stride\": [%d, %d], "
+                "\"padding\": [%d, %d], \"dilation\": [%d, %d], \"weight\": %d, \"bias\": %d, ",
+                (int)s->height, (int)s->width, (int)s->groups, (int)s->kernel[0], (int)s->kernel[1],
+                (int)s->stride[0], (int)s->stride[1], (int)s->padding[0], (int)s->padding[1], (int)s->dilation[0],
+                (int)s->dilation[1], op->conv2d.weight, op->conv2d.bias);
+    }
     if (op->kind == DSC_OP_DELTA)
         fprintf(file, "\"key_heads\": %d, \"value_heads\": %d, \"key_size\": %d, \"a_log\": %d, \"dt_bias\": %d, ",
                 (int)op->delta.key_heads, (int)op->delta.value_heads, (int)op->delta.key_size, op->delta.a_log,

@@ -25,8 +25,9 @@ void program_random_take_params(program_random *r)
     DSC_ASSERT(r->source.param_count <= PROGRAM_PARAMS_MAX);
     for (; r->param_count < r->source.param_count; r->param_count++) {
         const dsc_program_param *param = &r->source.param[r->param_count];
-        const int64_t elements = param->dim[0] * (param->dim_count >= 2 ? param->dim[1] : 1) *
-                                 (param->dim_count == 3 ? param->dim[2] : 1);
+        int64_t elements = 1;
+        for (int32_t i = 0; i < param->dim_count; i++)
+            elements *= param->dim[i];
         r->param_elements[r->param_count] = elements;
         r->spec[r->param_count] = (dsc_param_spec) { .name = "p",
                                                      .dim_count = 1,
@@ -341,6 +342,40 @@ static int16_t rows(program_random *r, int16_t x)
     return left > 0 ? dsc_program_prepend(program, some, vector(r, left * columns), left) : some;
 }
 
+static void draw_window(program_random *r, const dsc_value *x, dsc_program_conv2d_args *args)
+{
+    for (int i = 0; i < 2; i++) {
+        const int64_t size = i == 0 ? x->height : x->width;
+        args->kernel[i] = 1 + program_random_draw(r, 3);
+        args->stride[i] = 1 + program_random_draw(r, 2);
+        args->dilation[i] = 1 + program_random_draw(r, 2);
+        args->padding[i] = program_random_draw(r, 3);
+        if (size + 2 * args->padding[i] <= args->dilation[i] * (args->kernel[i] - 1))
+            args->padding[i] = args->dilation[i] * args->kernel[i];
+    }
+}
+
+/* A convolution of a picture, whose rows then become as many as before. */
+static int16_t convolution(program_random *r, int16_t x)
+{
+    dsc_program *program = &r->source;
+    const dsc_value of = program->value[x];
+    const int64_t kind = program_random_draw(r, 3), groups = kind == 0 ? 1 : kind == 1 ? of.columns : 2;
+    if (of.height == 0 || of.columns % groups != 0)
+        return linear(r, x, 8);
+    dsc_program_conv2d_args args = { .name = "conv2d",
+                                     .out = (kind == 1 ? groups : HEAD) * (1 + program_random_draw(r, 2)),
+                                     .groups = groups,
+                                     .bias = program_random_draw(r, 2) == 0 };
+    draw_window(r, &of, &args);
+    const int16_t y = dsc_program_conv2d(program, x, &args);
+    program_random_take_params(r);
+    const int64_t left = program->tokens - program->value[y].rows, columns = args.out;
+    if (left < 0)
+        return dsc_program_pick(program, y, program_random_draw(r, 1 - left), program->tokens, false);
+    return left > 0 ? dsc_program_prepend(program, y, vector(r, left * columns), left) : y;
+}
+
 static int16_t same_shape(program_random *r, const int16_t *values, int count, int16_t x)
 {
     for (int tries = 0; tries < 4; tries++) {
@@ -377,6 +412,8 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
             8);
     }
     case 7:
+        if (r->seed % 4 == 3)
+            return convolution(r, x);
         return dsc_program_scale(&r->source, x, 0.25 * (double)(1 + program_random_draw(r, 8)));
     case 8:
         return dsc_program_dropout(&r->source, x, 0.25, (uint32_t)r->drawn);
@@ -387,7 +424,7 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
     case 11:
         return delta(r, x);
     case 12:
-        return packed(r, x);
+        return r->seed % 2 == 0 ? packed(r, x) : convolution(r, x);
     case 13:
         return latent_attention(r, x);
     case 14:
@@ -432,6 +469,9 @@ void program_random_make(program_random *r, uint64_t seed)
     r->rope = (dsc_rope) { .theta = 100, .neighbours = program_random_draw(r, 2) == 0 };
     dsc_rope_set(&r->rope, program_random_draw(r, 2) == 0 ? HEAD : HEAD - 2);
     dsc_program_begin(&r->source, tokens, columns, DSC_PROGRAM_NONE);
+    /* The tokens are a picture too, in the tallest grid of at most two rows. */
+    r->source.value[r->source.input].height = tokens % 2 == 0 ? 2 : 1;
+    r->source.value[r->source.input].width = tokens % 2 == 0 ? tokens / 2 : tokens;
     values[count++] = r->source.input;
     while (r->source.op_count < most) {
         const int16_t value = random_op(r, values, count);

@@ -449,6 +449,50 @@ static void regroup(program_reference *r, const dsc_op *op, bool backward)
     }
 }
 
+/* ---- pictures ---- */
+
+static int64_t axis_at(const dsc_conv2d_shape *s, int axis, int64_t out, int64_t tap)
+{
+    return out * s->stride[axis] + tap * s->dilation[axis] - s->padding[axis];
+}
+
+/* One output pixel: each tap of each channel of its group. */
+static void conv2d_pixel(program_reference *r, const dsc_op *op, int64_t b, int64_t i, int64_t j, int64_t o,
+                         bool backward)
+{
+    const dsc_conv2d_shape *s = &op->conv2d.shape;
+    const dsc_value *y = &r->program->value[op->out[0]];
+    const int64_t each = s->in / s->groups, first = o / (s->out / s->groups) * each;
+    const int64_t to = (b * y->rows + i * y->width + j) * s->out + o;
+    const double *x = r->value[op->in[0]], *w = r->param[op->conv2d.weight], d = r->d_value[op->out[0]][to];
+    double sum = op->conv2d.bias >= 0 ? r->param[op->conv2d.bias][o] : 0;
+    for (int64_t n = 0; n < each * s->kernel[0] * s->kernel[1]; n++) {
+        const int64_t c = n / (s->kernel[0] * s->kernel[1]), v = n % s->kernel[1];
+        const int64_t h = axis_at(s, 0, i, n / s->kernel[1] % s->kernel[0]), k = axis_at(s, 1, j, v);
+        const int64_t from = ((b * s->height + h) * s->width + k) * s->in + first + c;
+        if (h < 0 || h >= s->height || k < 0 || k >= s->width)
+            continue;
+        sum += x[from] * w[o * each * s->kernel[0] * s->kernel[1] + n];
+        if (backward) {
+            r->d_value[op->in[0]][from] += d * w[o * each * s->kernel[0] * s->kernel[1] + n];
+            r->d_param[op->conv2d.weight][o * each * s->kernel[0] * s->kernel[1] + n] += d * x[from];
+        }
+    }
+    if (backward && op->conv2d.bias >= 0)
+        r->d_param[op->conv2d.bias][o] += d;
+    if (!backward)
+        r->value[op->out[0]][to] = sum;
+}
+
+static void conv2d(program_reference *r, const dsc_op *op, bool backward)
+{
+    const dsc_value *y = &r->program->value[op->out[0]];
+    for (int64_t b = 0; b < r->batch; b++)
+        for (int64_t i = 0; i < y->rows; i++)
+            for (int64_t o = 0; o < y->columns; o++)
+                conv2d_pixel(r, op, b, i / y->width, i % y->width, o, backward);
+}
+
 /* ---- all ---- */
 
 static void run(program_reference *r, const dsc_op *op, bool backward)
@@ -485,6 +529,9 @@ static void run(program_reference *r, const dsc_op *op, bool backward)
         break;
     case DSC_OP_PICK:
         pick(r, op, backward);
+        break;
+    case DSC_OP_CONV2D:
+        conv2d(r, op, backward);
         break;
     case DSC_OP_REGROUP:
         regroup(r, op, backward);

@@ -144,6 +144,14 @@ def conv(program, op, inputs, params):
     return y.transpose(1, 2).flatten(0, 1)
 
 
+def conv2d(program, op, x, params):
+    x = x.reshape(program["batch"], op["height"], op["width"], -1).permute(0, 3, 1, 2)
+    weight = params[op["weight"]].reshape(-1, x.shape[1] // op["groups"], *op["kernel"])
+    bias = params[op["bias"]] if op["bias"] >= 0 else None
+    y = F.conv2d(x, weight, bias, op["stride"], op["padding"], op["dilation"], op["groups"])
+    return y.permute(0, 2, 3, 1).reshape(-1, y.shape[1])
+
+
 def delta(program, op, qkv, b, a, params):
     """The gated delta rule token by token."""
     batch, tokens, heads, size = program["batch"], program["tokens"], op["key_heads"], op["key_size"]
@@ -180,6 +188,8 @@ def run_op(program, op, x, y, z, params):
         return x
     if kind == "conv":
         return conv(program, op, (x, y, z), params)
+    if kind == "conv2d":
+        return conv2d(program, op, x, params)
     if kind == "delta":
         return delta(program, op, x, y, z, params)
     if kind in ("router", "order", "dispatch", "grouped", "combine"):

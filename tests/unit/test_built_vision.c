@@ -123,6 +123,53 @@ static void rows_and_a_patch_of_the_same_numbers_give_equal_bits(void **state)
     }
 }
 
+/* Convolutions: pictures of 4 x 4, then 2 x 2, in blocks of other columns than the model's. */
+static dsc_model *build_convolutions(void)
+{
+    dsc_build_options options = options_of(3);
+    dsc_build_conv2d_options plain = DSC_BUILD_CONV2D_OPTIONS_INIT, half = plain, deep = plain, point = plain;
+    dsc_builder *b = NULL;
+    dsc_model *model = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    plain.columns = 6, half.columns = 12, half.groups = 2, half.stride[0] = half.stride[1] = 2, half.bias = true;
+    deep.columns = deep.groups = 12, deep.bias = true;
+    point.columns = 12, point.kernel[0] = point.kernel[1] = 1, point.padding[0] = point.padding[1] = 0;
+    assert_int_equal(dsc_build_open(&b, &options, NULL), DSC_OK);
+    dsc_build_begin_first(b);
+    dsc_build_end(b, dsc_build_conv2d(b, dsc_build_patches(b, 1), "conv", &plain));
+    dsc_node x = dsc_build_activation(b, dsc_build_begin_picture(b, 4, 4, 6), DSC_BUILD_RELU);
+    dsc_build_end(b, dsc_build_conv2d(b, x, "conv", &half));
+    for (int i = 0; i < 2; i++) {
+        x = dsc_build_begin_picture(b, 2, 2, 12);
+        const dsc_node y = dsc_build_activation(b, dsc_build_conv2d(b, x, "deep", &deep), DSC_BUILD_GELU);
+        dsc_build_end(b, dsc_build_add(b, x, dsc_build_conv2d(b, y, "point", &point)));
+    }
+    x = dsc_build_begin_last(b);
+    dsc_build_end(b, dsc_build_linear(b, dsc_build_mean(b, x, 0, 4), "out", CLASSES, true));
+    if (dsc_build_finish(&b, NULL, &model, &err) != DSC_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    return model;
+}
+
+static void convolutions_change_rows_and_columns_of_blocks(void **state)
+{
+    (void)state;
+    dsc_model *model = build_convolutions();
+    dsc_error err = DSC_ERROR_INIT;
+    double losses[STEPS + 1];
+    char note[200];
+    const dsc_param_spec *weight = &model->modules[1].params[0];
+    assert_string_equal(weight->name, "blocks.0.conv.weight");
+    assert_int_equal(weight->dim_count, 4);
+    assert_int_equal(weight->dim[0], 12);
+    assert_int_equal(weight->dim[1], 3);
+    if (dsc_model_check(model, &err) != DSC_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    train(model, losses, note);
+    assert_true(losses[STEPS] < losses[0] && losses[STEPS] > 0);
+    dsc_model_close(&model);
+}
+
 static void parameters_are_named_by_module(void **state)
 {
     (void)state;
@@ -189,6 +236,32 @@ static void other_classes(dsc_builder *b)
     dsc_build_end(b, dsc_build_linear(b, dsc_build_rows(b, dsc_build_begin_last(b), 0, 1), "out", CLASSES + 1, true));
 }
 
+static void convolution_of_rows(dsc_builder *b)
+{
+    const dsc_build_conv2d_options options = DSC_BUILD_CONV2D_OPTIONS_INIT;
+    dsc_build_begin_first(b);
+    (void)dsc_build_conv2d(b, dsc_build_patches(b, 2), "conv", &options);
+}
+static void another_picture(dsc_builder *b)
+{
+    dsc_build_begin_first(b);
+    dsc_build_end(b, dsc_build_patches(b, 1));
+    (void)dsc_build_begin_picture(b, 2, 8, 1);
+}
+static void rows_behind_a_picture(dsc_builder *b)
+{
+    dsc_build_begin_first(b);
+    dsc_build_end(b, dsc_build_patches(b, 1));
+    (void)dsc_build_begin(b);
+}
+static void too_wide_a_window(dsc_builder *b)
+{
+    dsc_build_conv2d_options options = DSC_BUILD_CONV2D_OPTIONS_INIT;
+    options.kernel[0] = SIDE + 3;
+    dsc_build_begin_first(b);
+    (void)dsc_build_conv2d(b, dsc_build_patches(b, 1), "conv", &options);
+}
+
 static void a_wrong_call_has_its_message(void **state)
 {
     (void)state;
@@ -205,6 +278,11 @@ static void a_wrong_call_has_its_message(void **state)
                   { rows_beyond, "rows 1 to 1 are not all in its input \"patches\" [1,16]", false },
                   { no_rows, "op \"prepend\": 0 rows", false },
                   { two_firsts, "the order of modules is: a first one, blocks, a last one", false },
+                  { convolution_of_rows, "its input \"patches\" [4,4] is not a picture", false },
+                  { another_picture, "its input is [16,1], a picture of 2 by 8, and the module before it gives",
+                    false },
+                  { rows_behind_a_picture, "begin it with dsc_build_begin_picture", false },
+                  { too_wide_a_window, "its window of 7 by 3", false },
                   { other_classes, "expected 3 columns, those of the vocabulary", false } };
     for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
         dsc_build_options options = options_of(3);
@@ -243,6 +321,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_and_a_patch_of_the_same_numbers_give_equal_bits),
+        cmocka_unit_test(convolutions_change_rows_and_columns_of_blocks),
         cmocka_unit_test(parameters_are_named_by_module),
         cmocka_unit_test(a_wrong_call_has_its_message),
         cmocka_unit_test(data_of_no_possible_shape_is_refused),
