@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""images_test.py PROGRAM FOLDER - decoding, resizing, parts and colours of pictures compared with Pillow and torchvision. PROGRAM is
+image_cases.c. TAP. SPDX-License-Identifier: Apache-2.0"""
+import math
+import os
+import random
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torchvision import transforms as T
+from torchvision.transforms import functional as F
+
+program, folder = sys.argv[1], sys.argv[2]
+number, failed = 0, 0
+
+
+def report(name, good, why=""):
+    global number, failed
+    number += 1
+    print(f"{'ok' if good else 'not ok'} {number} - {name}")
+    if not good:
+        failed = 1
+        print(f"# {why}")
+
+
+def run(*words):
+    done = subprocess.run([program, *map(str, words)], capture_output=True)
+    if done.returncode != 0:
+        return done.stderr.decode()
+    width, height = struct.unpack("<2i", done.stdout[:8])
+    return np.frombuffer(done.stdout[8:], np.uint8).reshape(height, width, 3).astype(int)
+
+
+def distance(ours, theirs):
+    theirs = np.asarray(theirs).astype(int)
+    return f"{ours if isinstance(ours, str) else (ours.shape, theirs.shape)}" if isinstance(ours, str) or ours.shape != theirs.shape \
+        else int(np.abs(ours - theirs).max())
+
+
+def photo(width, height, seed=0):  # smooth colours with edges
+    y, x = np.mgrid[0:height, 0:width]
+    r = np.random.default_rng(seed)
+    planes = [127 + 90 * np.sin(x / r.uniform(5, 40) + y / r.uniform(5, 40) + c) + 30 * ((x // 16 + y // 16) % 2) for c in range(3)]
+    return Image.fromarray(np.clip(np.stack(planes, -1) + r.normal(0, 4, (height, width, 3)), 0, 255).astype(np.uint8))
+
+
+def path(name):
+    return os.path.join(folder, name)
+
+
+base = photo(301, 203)
+exif = Image.Exif()
+exif[0x0112] = 6
+alpha = base.convert("RGBA")
+alpha.putalpha(Image.linear_gradient("L").resize(base.size))
+palette = base.quantize(200)
+gray16 = (np.arange(301 * 203, dtype=np.uint32).reshape(203, 301) * 7 % 65536).astype(np.uint16)
+written = {
+    "plain.jpg": (base, {"quality": 90}), "444.jpg": (base, {"quality": 95, "subsampling": 0}),
+    "progressive.jpg": (base, {"progressive": True}), "gray.jpg": (base.convert("L"), {}), "cmyk.jpg": (base.convert("CMYK"), {}),
+    "turned.jpg": (base, {"exif": exif}), "tiny.jpg": (base.crop((0, 0, 1, 1)), {}),
+    "plain.png": (base, {}), "gray.png": (base.convert("L"), {}), "one.png": (base.convert("1"), {}), "palette.png": (palette, {}),
+    "clear_palette.png": (palette, {"transparency": 3}), "alpha.png": (alpha, {}), "gray_alpha.png": (base.convert("LA"), {}),
+    "turned.png": (base, {"exif": exif}),
+    "plain.webp": (base, {"quality": 80}), "lossless.webp": (base, {"lossless": True}), "alpha.webp": (alpha, {}),
+    "turned.webp": (base, {"exif": exif}),
+}
+for name, (image, options) in written.items():
+    image.save(path(name), **options)
+    theirs = ImageOps.exif_transpose(Image.open(path(name))).convert("RGB")
+    d = distance(run("decode", path(name), 8), theirs)
+    report(f"{name} has the bytes of Pillow's convert(\"RGB\")", d == 0, f"distance {d}")
+Image.fromarray(gray16).save(path("gray16.png"))
+d = distance(run("decode", path("gray16.png"), 8), np.repeat((gray16 >> 8)[..., None], 3, -1))
+report("16 bits become their upper 8", d == 0, f"distance {d}")
+for orientation in range(1, 9):
+    exif[0x0112] = orientation
+    base.save(path("o.jpg"), exif=exif)
+    d = distance(run("decode", path("o.jpg"), 8), ImageOps.exif_transpose(Image.open(path("o.jpg"))))
+    report(f"orientation {orientation}", d == 0, f"distance {d}")
+for eighths in 1, 2, 4:
+    draft = Image.open(path("444.jpg"))
+    draft.draft("RGB", (301 * eighths // 8, 203 * eighths // 8))
+    ours = run("decode", path("444.jpg"), eighths)
+    d = distance(ours, draft.convert("RGB"))
+    report(f"DCT scaling to {eighths}/8 is that of libjpeg", d == 0, f"distance {d} {draft.size}")
+
+# resizing: Pillow sums along x or y first, as is cheaper, and rounds between
+worst = 0
+for size in (301, 203), (640, 111), (97, 300):
+    photo(*size, seed=3).save(path("r.png"))
+    image = Image.open(path("r.png"))
+    for filter, mode in (0, T.InterpolationMode.BILINEAR), (1, T.InterpolationMode.BICUBIC):
+        for side, crop in (64, 56), (256, 224), (97, 97):
+            theirs = F.center_crop(F.resize(image, side, mode), [crop, crop])
+            d = distance(run("transform", path("r.png"), 0, 0, 0, 0, 0, 0, side, crop, crop, filter), theirs)
+            worst = max(worst, d if isinstance(d, int) else 999)
+report("shorter side and centre are those of torchvision on Pillow images, within 1 level", worst <= 1, f"distance {worst}")
+
+# parts: the distribution of get_params
+torch.manual_seed(0)
+width, height, count = 500, 375, 10000
+text = subprocess.run([program, "boxes", str(width), str(height), str(count)], capture_output=True, check=True).stdout
+ours = np.array([list(map(int, line.split())) for line in text.splitlines()])
+image = Image.new("L", (width, height))
+theirs = np.array([T.RandomResizedCrop.get_params(image, [0.08, 1], [3 / 4, 4 / 3]) for _ in range(count)])
+for column, name in enumerate(("y", "x", "height", "width")):
+    a, b = np.sort(ours[:, column]), np.sort(theirs[:, column])
+    points = np.arange(0, max(width, height) + 1)
+    gap = np.abs(np.searchsorted(a, points, "right") - np.searchsorted(b, points, "right")).max() / count
+    report(f"the {name} of random parts is distributed as torchvision's (Kolmogorov and Smirnov)", gap < 1.95 * math.sqrt(2 / count), f"{gap}")
+report("half of the pictures are mirrored", abs(ours[:, 4].mean() - 0.5) < 0.02)
+inside = (ours[:, 0] + ours[:, 2] <= height) & (ours[:, 1] + ours[:, 3] <= width) & (ours[:, :2].min(1) >= 0) & (ours[:, 2:4].min(1) >= 1)
+report("every part lies in the picture", bool(inside.all()))
+for sample in range(3):
+    y, x, h, w = map(int, ours[sample, :4])
+    photo(width, height, seed=5).save(path("crop.png"))
+    theirs = F.resized_crop(Image.open(path("crop.png")), y, x, h, w, [224, 224])
+    d = distance(run("transform", path("crop.png"), sample, 1, 0, 0, 0, 0, 0, 224, 224, 0), theirs)
+    report(f"random part {sample} has the pixels of resized_crop within 1 level", d in (0, 1), f"distance {d}")
+
+# colours: one kind at a time, whose factor follows from the mean, and all at once in range
+photo(64, 48, seed=7).save(path("c.png"))
+image = Image.open(path("c.png"))
+changes = (("brightness", F.adjust_brightness), ("contrast", F.adjust_contrast), ("saturation", F.adjust_saturation), ("hue", F.adjust_hue))
+for kind, (name, change) in enumerate(changes):
+    numbers = [0, 0, 0, 0]
+    numbers[kind] = 0.4
+    good, factors = True, []
+    low, high = (-0.4, 0.4) if name == "hue" else (0.6, 1.4)
+    for sample in range(4):
+        ours = run("transform", path("c.png"), sample, 0, *numbers, 0, 64, 48, 0)
+        steps = np.linspace(low, high, 401)
+        gaps = [int(np.abs(ours - np.asarray(change(image, f)).astype(int)).max()) for f in steps]
+        good = good and min(gaps) <= 1 + (name == "hue")
+        factors.append(steps[int(np.argmin(gaps))])
+    report(f"{name} is that of adjust_{name} with some factor", good and np.std(factors) > 0.02, f"{min(gaps)} {factors}")
+print(f"1..{number}")
+sys.exit(failed)
