@@ -215,6 +215,7 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_EVALUATE, -1);
     dsc_evaluation result = { 0 };
     const dsc_status status = evaluate(engine, source, max_batches, &result, err);
+    dsc_engine_warn_of_pictures(engine);
     dsc_engine_span_end(engine, DSC_SPAN_EVALUATE, -1, start);
     if (status == DSC_OK) {
         *loss = result.loss;

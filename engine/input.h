@@ -14,6 +14,7 @@ typedef struct dsc_engine_input {
     dsc_data_source source, eval_source;    /* fill NULL: none */
     dsc_data *data, *eval;                  /* of tokens */
     dsc_pictures *pictures, *eval_pictures; /* data of a model of pictures */
+    char *class_config;                     /* the model's config with the classes of the data; NULL: its own */
     dsc_reader *reader;
     bool masks; /* the source may have masked targets; equal on all ranks */
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
@@ -32,6 +33,8 @@ dsc_status dsc_engine_check_outputs(const dsc_engine *engine, const char *input,
 /* input_pictures.c: the files of a list as samples. */
 dsc_status dsc_engine_open_pictures(dsc_engine *engine, const dsc_config_paths *names, bool train, dsc_pictures **out,
                                     dsc_error *err);
+/* Warns of pictures that were skipped since the last call. */
+void dsc_engine_warn_of_pictures(const dsc_engine *engine);
 dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);
 
 #endif

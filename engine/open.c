@@ -504,6 +504,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_profile_close(&engine->output.profile); /* writes the modules' names */
     dsc_value_trace_close(engine);
     dsc_model_close(&engine->models.opened);
+    dsc_alloc_free(alloc, engine->input.class_config);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);
     dsc_alloc_free(alloc, engine->settings);

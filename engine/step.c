@@ -223,6 +223,7 @@ static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
         const void *const *batch;
         int64_t counted;
         DSC_TRY(dsc_reader_next(engine->input.reader, &batch, &counted, &engine->times.data_wait_ns, err));
+        dsc_engine_warn_of_pictures(engine);
         dsc_engine_counts_add(engine, counted);
         DSC_TRY(dsc_engine_give_batch(engine, mb, batch, err));
     }

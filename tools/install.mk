@@ -2,14 +2,15 @@
 
 DEPS      := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev libyaml-dev libxxhash-dev libutf8proc-dev liburing-dev libaio-dev libgomp1
 DEPS_HTTP := libmicrohttpd-dev libcurl4-openssl-dev
-DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2 openssh-server $(DEPS_HTTP)
+DEPS_IMAGES := libturbojpeg0 libpng16-16 libwebp7
+DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2 openssh-server $(DEPS_HTTP) $(DEPS_IMAGES)
 DEPS_DEMO := bible-kjv
 DEPS_DEMO_CHAT := python3-minimal libpython3-stdlib
 DEPS_LINT := clang g++
 DEPS_NET  := g++ libgloo-dev libopenmpi-dev openmpi-bin
 DEPS_SLURM := slurmctld slurmd slurm-client
 
-.PHONY: deps deps-test deps-demo deps-lint deps-net deps-http deps-slurm
+.PHONY: deps deps-test deps-demo deps-lint deps-net deps-http deps-images deps-slurm
 ## deps: install what a build needs (Debian packages; as root)
 deps:
 	$(Q)tools/deps.sh $(DEPS)
@@ -24,6 +25,9 @@ deps-net: deps
 ## deps-http: what dsc.prometheus_port and dsc.mlflow need
 deps-http: deps
 	$(Q)tools/deps.sh $(DEPS_HTTP)
+## deps-images: what data of JPEG, PNG and WebP pictures needs
+deps-images:
+	$(Q)tools/deps.sh $(DEPS_IMAGES)
 ## deps-slurm: what the tests under a real Slurm need; no daemon is started but by them
 deps-slurm:
 	$(Q)tools/deps.sh $(DEPS_SLURM)

@@ -230,6 +230,21 @@ typedef struct dsc_lora_pattern_config {
     int count;
 } dsc_lora_pattern_config;
 
+/* "dsc.images". Lists without numbers: not given. */
+enum { DSC_IMAGE_PLANES_MAX = 64 };
+typedef struct dsc_images_section {
+    bool enabled, random_crop, skip_broken, dct_scaling;
+    double scale[2], ratio[2]; /* of random parts */
+    double flip;               /* probability */
+    double jitter[4];          /* brightness, contrast, saturation, hue */
+    int64_t resize;            /* shorter side; 0: by preprocessor_config.json or the model */
+    int filter;                /* 0: by preprocessor_config.json, 1: bilinear, 2: bicubic */
+    double mean[DSC_IMAGE_PLANES_MAX], std[DSC_IMAGE_PLANES_MAX];
+    int mean_count, std_count;
+    int64_t readers; /* threads; 0: by the device */
+    int64_t pixels_max;
+} dsc_images_section;
+
 /* "dsc.lora". */
 typedef struct dsc_lora_section {
     bool enabled; /* the section is there */
@@ -336,6 +351,7 @@ typedef struct dsc_ext_config {
     int data_weight_count; /* 0: each 1 */
     char freeze[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
     int freeze_count;
+    dsc_images_section images;
     dsc_lora_section lora;
     dsc_quantize_section quantize;
     dsc_mlm_section mlm;

@@ -407,6 +407,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(fill_paths(s, DSC_ID_EVAL_DATA, &own->eval_data));
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_CONFIG_TEXTS_MAX);
     DSC_TRY(fill_data_weights(s));
+    DSC_TRY(dsc_config_fill_images(s));
     DSC_TRY(dsc_config_fill_lora(s));
     DSC_TRY(fill_mlm(s));
     DSC_TRY(fill_fp8(s));

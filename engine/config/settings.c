@@ -292,6 +292,32 @@ static void put_examples(setting_lines *lines, const dsc_config *config)
     put_choice(lines, DSC_ID_SFT_LONG, sft->drop_long ? 1 : 0);
 }
 
+static void put_numbers(setting_lines *lines, int id, const double *number, int count)
+{
+    setting_value v = { .bytes = 0 };
+    for (int i = 0; i < count; i++) {
+        add(&v, "%s", i > 0 ? ", " : "");
+        add_number(&v, number[i]);
+    }
+    put(lines, dsc_config_keys[id].path, &v);
+}
+
+static void put_images(setting_lines *lines, const dsc_config *config)
+{
+    const dsc_images_section *images = &config->own.images;
+    put_field(lines, config, DSC_ID_IMAGES_RANDOM_CROP);
+    put_numbers(lines, DSC_ID_IMAGES_SCALE, images->scale, 2);
+    put_numbers(lines, DSC_ID_IMAGES_RATIO, images->ratio, 2);
+    put_field(lines, config, DSC_ID_IMAGES_FLIP);
+    put_numbers(lines, DSC_ID_IMAGES_JITTER, images->jitter, 4);
+    put_field(lines, config, DSC_ID_IMAGES_RESIZE);
+    if (images->filter > 0)
+        put_choice(lines, DSC_ID_IMAGES_INTERPOLATION, images->filter - 1);
+    put_numbers(lines, DSC_ID_IMAGES_MEAN, images->mean, images->mean_count);
+    put_numbers(lines, DSC_ID_IMAGES_STD, images->std, images->std_count);
+    put_field(lines, config, DSC_ID_IMAGES_DCT_SCALING);
+}
+
 static void put_samples(setting_lines *lines, const dsc_config *config)
 {
     const dsc_ext_config *own = &config->own;
@@ -314,6 +340,8 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
         put_field(lines, config, DSC_ID_DPO_BETA);
         put_field(lines, config, DSC_ID_DPO_SMOOTHING);
     }
+    if (own->images.enabled)
+        put_images(lines, config);
     if (own->labels.enabled) {
         put_choice(lines, DSC_ID_LABELS_PROBLEM, own->labels.problem);
         put_field(lines, config, DSC_ID_LABELS_COUNT);

@@ -2,6 +2,7 @@
 #include "engine/data/files.h"
 
 #include <glob.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,9 +49,53 @@ static bool is_index_of_another(const glob_t *found, const char *path)
     return bsearch(&key, found->gl_pathv, found->gl_pathc, sizeof *found->gl_pathv, by_bytes) != NULL;
 }
 
+/* A range {A..B} of numbers in a name, as in shard-{000000..000146}.tar. */
+typedef struct name_range {
+    const char *begin, *end; /* the text with its braces */
+    int64_t first, last;
+    int digits; /* of A: numbers have at least so many */
+} name_range;
+
+static bool find_range(const char *name, name_range *out)
+{
+    for (const char *at = strchr(name, '{'); at != NULL; at = strchr(at + 1, '{')) {
+        const size_t digits = strspn(at + 1, "0123456789"), more = strspn(at + 1 + digits, ".");
+        const char *second = at + 1 + digits + more;
+        const size_t last = strspn(second, "0123456789");
+        if (digits < 1 || digits > 9 || more != 2 || last < 1 || last > 9 || second[last] != '}')
+            continue;
+        *out =
+            (name_range) { at, second + last + 1, strtoll(at + 1, NULL, 10), strtoll(second, NULL, 10), (int)digits };
+        return true;
+    }
+    return false;
+}
+
+static dsc_status add_range(dsc_data_files *files, const char *name, const name_range *range, int32_t entry,
+                            dsc_error *err)
+{
+    char each[4096];
+    if (range->first > range->last || range->last - range->first >= DSC_DATA_RANGE_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, name, "the range has %lld numbers; expected 1 to %d, the smaller one first",
+                        (long long)(range->last - range->first + 1), DSC_DATA_RANGE_MAX);
+    for (int64_t i = range->first; i <= range->last; i++) {
+        const int bytes = snprintf(each, sizeof each, "%.*s%0*lld%s", (int)(range->begin - name), name, range->digits,
+                                   (long long)i, range->end);
+        if (bytes < 0 || bytes >= (int)sizeof each)
+            return DSC_FAIL(err, DSC_ERR_INPUT, name, "a name of 4096 bytes or more");
+        DSC_TRY(dsc_data_files_add(files, each, entry, err));
+        if (files->count > DSC_DATA_RANGE_MAX)
+            return DSC_FAIL(err, DSC_ERR_INPUT, name, "more than %d files", DSC_DATA_RANGE_MAX);
+    }
+    return DSC_OK;
+}
+
 dsc_status dsc_data_files_add(dsc_data_files *files, const char *name, int32_t entry, dsc_error *err)
 {
     glob_t found = { 0 };
+    name_range range;
+    if (find_range(name, &range) && dsc_io_kind(name) == DSC_PATH_MISSING)
+        return add_range(files, name, &range, entry, err);
     if (strpbrk(name, "*?[") == NULL || dsc_io_kind(name) != DSC_PATH_MISSING)
         return add_one(files, name, entry, err);
     const int failed = glob(name, GLOB_NOSORT, NULL, &found);

@@ -13,8 +13,10 @@ typedef struct dsc_data_files {
     int64_t count, room;
 } dsc_data_files;
 
-/* Appends a file, or the files of a pattern with *, ? or [...] in the order of their bytes. A name that exists is not
- * a pattern. The index of Megatron's pair is left out. DSC_ERR_INPUT: nothing fits the pattern. */
+#define DSC_DATA_RANGE_MAX 100000
+/* Appends a file, the files of a range {A..B} of numbers, or those of a pattern with *, ? or [...] in the order of
+ * their bytes. A name that exists is not a pattern. The index of Megatron's pair is left out. DSC_ERR_INPUT: nothing
+ * fits the pattern. */
 DSC_MUST_USE dsc_status dsc_data_files_add(dsc_data_files *files, const char *name, int32_t entry, dsc_error *err);
 void dsc_data_files_free(dsc_data_files *files);
 

@@ -1,12 +1,24 @@
 /* pictures.c - see pictures.h. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/data/pictures.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/formats/json.h"
 #include "base/rng.h"
+#include "engine/data/images/image_reader.h"
+#include "engine/data/images/workers.h"
 
 #define CONFIG_BYTES_MAX (1 << 20)
+enum { SKIPPED_TOGETHER_MAX = 100 };
+
+/* Pictures that were skipped. */
+typedef struct picture_news {
+    pthread_mutex_t mutex;
+    int64_t count;
+    char why[512];
+} picture_news;
 
 struct dsc_pictures {
     dsc_picture_options options;
@@ -14,6 +26,14 @@ struct dsc_pictures {
     int64_t *first;         /* [options.path_count] a file's first sample */
     int64_t count;
     uint8_t *pixels; /* one picture */
+    bool encoded, changes; /* samples are those of the list; they have a transform */
+    dsc_image_list list;
+    const char **class_name;  /* [list.label_count] */
+    dsc_image_reader *reader; /* [options.changes.readers] */
+    dsc_workers *workers;
+    int64_t first_sample; /* of the batch that is filled */
+    void *const *batch;
+    picture_news news;
     float value[DSC_PICTURE_CHANNELS_MAX][256];
 };
 
@@ -104,7 +124,12 @@ static dsc_status check_file(const dsc_pictures *p, const dsc_picture_file *file
 {
     const dsc_picture_options *o = &p->options;
     const bool suits = file->channels == o->planes || file->channels == 1;
-    if (file->height == o->height && file->width == o->width && suits && file->classes <= o->classes)
+    const bool sized = file->height == o->height && file->width == o->width;
+    if (p->changes && file->channels != 1 && file->channels != DSC_IMAGE_CHANNELS)
+        return DSC_FAIL(err, DSC_ERR_INPUT, file->pixels.path,
+                        "pictures of %lld channels; those that dsc.images changes have 1 or 3",
+                        (long long)file->channels);
+    if ((sized || p->changes) && suits && file->classes <= o->classes)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, file->pixels.path,
                     "pictures of %lld by %lld with %lld channels and %lld classes; the model takes %lld by %lld with "
@@ -122,6 +147,7 @@ static dsc_status open_files(dsc_pictures *p, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->height * o->width * o->planes, 1, &p->pixels, err));
     for (int64_t i = 0; i < o->path_count; i++)
         p->file[i] = (dsc_picture_file)DSC_PICTURE_FILE_INIT;
+    p->changes = o->changes.enabled;
     for (int64_t i = 0; i < o->path_count; i++) {
         DSC_TRY(dsc_picture_file_open(o->io, o->paths[i], &p->file[i], err));
         DSC_TRY(check_file(p, &p->file[i], err));
@@ -132,22 +158,82 @@ static dsc_status open_files(dsc_pictures *p, dsc_error *err)
     return DSC_OK;
 }
 
+static dsc_status name_classes(dsc_pictures *p, dsc_error *err)
+{
+    if (p->list.labels != DSC_IMAGE_LABELS_NAMES)
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(p->options.alloc, DSC_TAG_CONTROL, p->list.label_count, sizeof *p->class_name,
+                             &p->class_name, err));
+    for (int64_t i = 0; i < p->list.label_count; i++)
+        p->class_name[i] = dsc_image_list_class(&p->list, i);
+    return DSC_OK;
+}
+
+static dsc_status open_list(dsc_pictures *p, dsc_error *err)
+{
+    const dsc_picture_options *o = &p->options;
+    p->encoded = p->changes = true;
+    p->list = (dsc_image_list) { .alloc = o->alloc, .io = o->io };
+    for (int64_t i = 0; i < o->path_count; i++) {
+        if (!dsc_image_list_is(o->paths[i]))
+            return DSC_FAIL(err, DSC_ERR_INPUT, o->paths[i],
+                            "not a folder, *.csv or *.tar as the other data; expected encoded pictures alone, or none");
+        DSC_TRY(dsc_image_list_add(&p->list, o->paths[i], err));
+    }
+    DSC_TRY(dsc_image_list_number(&p->list, o->changes.class_names, o->classes, err));
+    p->count = p->list.count;
+    return name_classes(p, err);
+}
+
+static dsc_status run_part(void *user, int32_t thread, int64_t part, dsc_error *err);
+
+static dsc_status open_readers(dsc_pictures *p, dsc_error *err)
+{
+    const dsc_picture_options *o = &p->options;
+    const int32_t readers = o->changes.readers;
+    DSC_ASSERT(readers >= 1);
+    if (o->planes != 1 && o->planes != DSC_IMAGE_CHANNELS)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "data",
+                        "the model sees %lld planes; encoded or changed pictures are for models of 1 or 3",
+                        (long long)o->planes);
+    DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, readers, sizeof *p->reader, &p->reader, err));
+    for (int32_t i = 0; i < readers; i++)
+        DSC_TRY(dsc_image_reader_open(o->changes.pixels_max, &p->reader[i], err));
+    return dsc_workers_open(readers, run_part, p, &p->workers, err);
+}
+
+static dsc_status open_all(dsc_pictures *p, dsc_error *err)
+{
+    bool encoded = false;
+    for (int64_t i = 0; i < p->options.path_count; i++)
+        encoded = encoded || dsc_image_list_is(p->options.paths[i]);
+    if (!encoded && p->options.path_count > DSC_PICTURE_FILES_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "data", "%lld files of pictures; expected 1 to %d",
+                        (long long)p->options.path_count, DSC_PICTURE_FILES_MAX);
+    if (encoded)
+        DSC_TRY(open_list(p, err));
+    else
+        DSC_TRY(open_files(p, err));
+    return p->changes ? open_readers(p, err) : DSC_OK;
+}
+
 dsc_status dsc_pictures_open(const dsc_picture_options *options, dsc_pictures **out, dsc_error *err)
 {
     dsc_pictures *p = NULL;
     *out = NULL;
     DSC_ASSERT(options->planes >= 1 && options->planes <= DSC_PICTURE_CHANNELS_MAX);
-    if (options->path_count < 1 || options->path_count > DSC_PICTURE_FILES_MAX)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "data", "%lld files of pictures; expected 1 to %d",
-                        (long long)options->path_count, DSC_PICTURE_FILES_MAX);
+    if (options->path_count < 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "data", "no files of pictures; expected 1 or more");
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *p, &p, err));
     p->options = *options;
+    pthread_mutex_init(&p->news.mutex, NULL);
     const dsc_picture_norm *norm = &options->norm;
     for (int64_t plane = 0; plane < options->planes; plane++)
         for (int v = 0; v < 256; v++)
             p->value[plane][v] = (float)((v * norm->rescale - norm->mean[plane]) / norm->std[plane]);
-    const dsc_status status = open_files(p, err);
+    const dsc_status status = open_all(p, err);
     p->options.paths = NULL;
+    p->options.changes.class_names = NULL;
     if (status != DSC_OK)
         dsc_pictures_close(&p);
     *out = p;
@@ -160,6 +246,14 @@ void dsc_pictures_close(dsc_pictures **pictures)
     *pictures = NULL;
     if (p == NULL)
         return;
+    dsc_workers_close(&p->workers);
+    for (int32_t i = 0; p->reader != NULL && i < p->options.changes.readers; i++)
+        dsc_image_reader_close(&p->reader[i]);
+    dsc_alloc_free(p->options.alloc, p->reader);
+    dsc_alloc_free(p->options.alloc, p->class_name);
+    if (p->encoded)
+        dsc_image_list_free(&p->list);
+    pthread_mutex_destroy(&p->news.mutex);
     for (int64_t i = 0; p->file != NULL && i < p->options.path_count; i++)
         dsc_picture_file_close(p->options.io, &p->file[i]);
     dsc_alloc_free(p->options.alloc, p->file);
@@ -195,17 +289,112 @@ static void normalise(const dsc_pictures *p, const dsc_picture_file *file, float
     }
 }
 
+/* ---- changed samples --------------------------------------------------------------------------------------------- */
+
+/* Interleaved RGB as the model's planes. */
+static void normalise_image(const dsc_pictures *p, const dsc_image *image, float *out)
+{
+    const int64_t area = p->options.height * p->options.width;
+    DSC_ASSERT(image->width == p->options.width && image->height == p->options.height);
+    for (int64_t i = 0; i < area; i++) {
+        const uint8_t *from = image->pixels + DSC_IMAGE_CHANNELS * i;
+        if (p->options.planes == 1)
+            out[i] = p->value[0][(from[0] * 19595 + from[1] * 38470 + from[2] * 7471 + 0x8000) >> 16];
+        for (int64_t c = 0; p->options.planes == DSC_IMAGE_CHANNELS && c < DSC_IMAGE_CHANNELS; c++)
+            out[c * area + i] = p->value[c][from[c]];
+    }
+}
+
+static dsc_status change_file_picture(dsc_pictures *p, dsc_image_reader *reader, int64_t sample,
+                                      const dsc_image_key *key, int32_t *label, dsc_error *err)
+{
+    const dsc_picture_options *o = &p->options;
+    const int64_t i = file_of(p, sample);
+    dsc_picture_file *file = &p->file[i];
+    dsc_image_transform t = o->changes.transform;
+    if (!o->changes.resize_given && file->width == o->width && file->height == o->height)
+        t.resize = t.resize_width = t.resize_height = 0;
+    DSC_TRY(dsc_image_reader_room(reader, file->height * file->width * file->channels, err));
+    DSC_TRY(dsc_picture_file_read(o->io, file, sample - p->first[i], o->classes, reader->data, label, err));
+    return dsc_image_reader_pixels(reader, file->pixels.path, (int32_t)file->width, (int32_t)file->height,
+                                   (int32_t)file->channels, file->planes, &t, key, err);
+}
+
+static void tell_skipped(dsc_pictures *p, const dsc_error *why)
+{
+    pthread_mutex_lock(&p->news.mutex);
+    p->news.count++;
+    snprintf(p->news.why, sizeof p->news.why, "%.250s: %.250s", why->where, why->message);
+    pthread_mutex_unlock(&p->news.mutex);
+}
+
+/* The picture itself, or the first one behind it that can be decoded. */
+static dsc_status change_encoded(dsc_pictures *p, dsc_image_reader *reader, dsc_image_key key, int32_t *label,
+                                 dsc_error *err)
+{
+    const dsc_picture_changes *changes = &p->options.changes;
+    dsc_error why = DSC_ERROR_INIT;
+    for (int64_t tried = 0; tried < SKIPPED_TOGETHER_MAX && tried < p->count; tried++) {
+        const int64_t sample = (int64_t)key.sample;
+        why = (dsc_error)DSC_ERROR_INIT;
+        const dsc_status status =
+            dsc_image_reader_encoded(reader, &p->list, sample, &changes->transform, changes->dct_scaling, &key, &why);
+        *label = p->list.item[sample].label;
+        if (status == DSC_OK)
+            return DSC_OK;
+        if (status != DSC_ERR_INPUT)
+            return DSC_FAIL(err, status, why.where, "%s", why.message);
+        if (!changes->skip_broken)
+            return DSC_FAIL(err, status, why.where,
+                            "%.380s; dsc.images.broken \"skip\" takes others in place of such files", why.message);
+        tell_skipped(p, &why);
+        key.sample = (uint64_t)((sample + 1) % p->count);
+    }
+    return DSC_FAIL(err, DSC_ERR_INPUT, why.where, "%d pictures that follow each other are broken; the last: %.300s",
+                    SKIPPED_TOGETHER_MAX, why.message);
+}
+
+static int64_t permuted(const dsc_pictures *p, int64_t g, uint32_t *epoch)
+{
+    const int64_t sample = g % p->count;
+    *epoch = (uint32_t)(g / p->count);
+    return p->options.shuffle ? (int64_t)dsc_rng_permute(p->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, *epoch),
+                                                         (uint64_t)p->count, (uint64_t)sample)
+                              : sample;
+}
+
+static dsc_status run_part(void *user, int32_t thread, int64_t part, dsc_error *err)
+{
+    dsc_pictures *p = user;
+    const dsc_picture_options *o = &p->options;
+    dsc_image_reader *reader = &p->reader[thread];
+    dsc_image_key key = { .seed = o->seed };
+    int32_t *label = (int32_t *)p->batch[1] + part;
+    const int64_t sample = permuted(p, p->first_sample + part, &key.epoch);
+    key.sample = (uint64_t)sample;
+    if (p->encoded)
+        DSC_TRY(change_encoded(p, reader, key, label, err));
+    else
+        DSC_TRY(change_file_picture(p, reader, sample, &key, label, err));
+    normalise_image(p, &reader->out, (float *)p->batch[0] + part * o->planes * o->height * o->width);
+    return DSC_OK;
+}
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
 {
     dsc_pictures *p = user;
     const dsc_picture_options *o = &p->options;
     const int64_t elements = o->planes * o->height * o->width;
+    uint32_t epoch = 0;
+    if (p->changes) {
+        p->first_sample = first_sample;
+        p->batch = batch_data;
+        return dsc_workers_run(p->workers, count, err);
+    }
     for (int64_t k = 0; k < count; k++) {
-        const int64_t g = first_sample + k;
-        const uint64_t stream = dsc_rng_stream(DSC_RNG_SHUFFLE, (uint32_t)(g / p->count));
-        int64_t sample = g % p->count;
-        if (o->shuffle)
-            sample = (int64_t)dsc_rng_permute(o->seed, stream, (uint64_t)p->count, (uint64_t)sample);
+        const int64_t sample = permuted(p, first_sample + k, &epoch);
         const int64_t i = file_of(p, sample);
         DSC_TRY(dsc_picture_file_read(o->io, &p->file[i], sample - p->first[i], o->classes, p->pixels,
                                       (int32_t *)batch_data[1] + k, err));
@@ -217,4 +406,26 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
 dsc_data_source dsc_pictures_as_source(dsc_pictures *p)
 {
     return (dsc_data_source) { .fill = fill, .user = p, .sample_count = p->count };
+}
+
+const char *const *dsc_pictures_class_names(const dsc_pictures *p, int64_t *count)
+{
+    *count = p->class_name != NULL ? p->list.label_count : 0;
+    return p->class_name;
+}
+
+int64_t dsc_pictures_left_out(const dsc_pictures *p, const char **first)
+{
+    *first = p->list.left_out > 0 ? p->list.text + p->list.first_left_out : "";
+    return p->list.left_out;
+}
+
+int64_t dsc_pictures_take_broken(dsc_pictures *p, char *why, size_t why_bytes)
+{
+    pthread_mutex_lock(&p->news.mutex);
+    const int64_t count = p->news.count;
+    snprintf(why, why_bytes, "%s", p->news.why);
+    p->news.count = 0;
+    pthread_mutex_unlock(&p->news.mutex);
+    return count;
 }

@@ -5,12 +5,17 @@
  *
  *     value = (pixel * rescale - mean[plane]) / std[plane], in double, rounded once
  *
- * A picture of one channel is given to a model with more planes as equal planes. SPDX-License-Identifier: Apache-2.0 */
+ * A picture of one channel is given to a model with more planes as equal planes.
+ *
+ * Encoded pictures (images/list.h) and, where it is asked for, pictures of files get the model's size by a transform.
+ * They are RGB for a model of three planes, and gray (ITU-R 601-2) for a model of one.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_PICTURES_H
 #define DSC_ENGINE_DATA_PICTURES_H
 
 #include <dsc/dsc.h>
 
+#include "engine/data/images/augment.h"
 #include "engine/data/picture_file.h"
 
 typedef struct dsc_pictures dsc_pictures;
@@ -25,6 +30,18 @@ typedef struct dsc_picture_norm {
 DSC_MUST_USE dsc_status dsc_picture_norm_read(const dsc_io *io, dsc_alloc *alloc, const char *folder, int64_t planes,
                                               dsc_picture_norm *out, bool *found, dsc_error *err);
 
+/* Changes of pictures, to the size of the model among them. */
+typedef struct dsc_picture_changes {
+    dsc_image_transform transform; /* to the model's size */
+    bool enabled;                  /* also for pictures of files; encoded ones always have a transform */
+    bool resize_given;             /* else a picture of a file in the model's size is not resized */
+    bool skip_broken;              /* the next picture takes the place of one that cannot be decoded */
+    bool dct_scaling;
+    int32_t readers; /* threads, 1 or more */
+    int64_t pixels_max;
+    const char *const *class_names; /* [classes] borrowed until open returns; NULL: numbered in the order of names */
+} dsc_picture_changes;
+
 typedef struct dsc_picture_options {
     dsc_alloc *alloc; /* borrowed until close */
     const dsc_io *io;
@@ -35,6 +52,7 @@ typedef struct dsc_picture_options {
     dsc_picture_norm norm;
     bool shuffle;
     uint64_t seed;
+    dsc_picture_changes changes;
 } dsc_picture_options;
 
 /* The files stay open: at most DSC_PICTURE_FILES_MAX. */
@@ -43,6 +61,13 @@ DSC_MUST_USE dsc_status dsc_pictures_open(const dsc_picture_options *options, ds
 void dsc_pictures_close(dsc_pictures **pictures); /* safe on NULL */
 /* Source of batches, borrowed: tensor 0 F32 [planes,height,width], tensor 1 int32 [1]. */
 dsc_data_source dsc_pictures_as_source(dsc_pictures *pictures);
+/* Names of the classes of encoded pictures in the order of their bytes, borrowed until close; NULL: they have numbers.
+ */
+const char *const *dsc_pictures_class_names(const dsc_pictures *pictures, int64_t *count);
+/* Files of class folders that are no pictures, and one of them; 0: none. */
+int64_t dsc_pictures_left_out(const dsc_pictures *pictures, const char **first);
+/* Pictures that were skipped since the last call, and why the newest one was. May be called while a reader reads. */
+int64_t dsc_pictures_take_broken(dsc_pictures *pictures, char *why, size_t why_bytes);
 /* Whether the model's first batch tensor is pictures. */
 bool dsc_model_sees_pictures(const dsc_model *model);
 

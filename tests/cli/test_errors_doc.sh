@@ -53,6 +53,17 @@ config both '{"model_type": "llama", "is_causal": false}'
 { printf 'PAR1'; head -c 99 /dev/zero; } >data.parquet
 printf 'caf\351 au lait\n' >latin1.txt
 echo '{"text": "words"}' >data.jsonl
+mkdir pictures && python3 -B "$root/tests/cli/image_files.py" "$tmp/pictures"
+vit='"model_type": "vit", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 16, "patch_size": 4'
+config vit "{$vit}" && config named "{$vit, \"id2label\": {\"0\": \"cat\", \"1\": \"bird\"}}"
+look() { says "$1" "$bin/train" --model "$2.json" --data "$3" --steps 1; } # WORDS MODEL DATA
+report "a class of pictures that the model does not know" look "is unknown to the model" named pictures/train
+mkdir -p large/a damaged/a void/a && cp pictures/broken/bomb.png large/a && cp pictures/broken/crc.png damaged/a
+report "a class without a picture" look "the class has no picture" vit void
+if python3 -c 'import ctypes; ctypes.CDLL("libpng16.so.16")' 2>/dev/null; then
+    report "a picture that is too large" look "dsc.images.pixels_max allows" vit large
+    report "a damaged picture" look "the PNG file is broken" vit damaged
+fi
 report "weights in 4 bits without adapters" train "the model has no adapters, and weights in 4 bits are not trained" --load_in_4bit
 report "data in a binary format" train "the content is Parquet" --data data.parquet
 python3 - <<'END'

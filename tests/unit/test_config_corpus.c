@@ -211,13 +211,18 @@ static void around_key(const char *path, const char *value, char *text, size_t r
 /* Values that the type alone does not decide. */
 static const char *own_good_value(const char *path)
 {
-    static const struct { const char *path, *value; } own[] = {
+    static const struct { const char *path, *value;
+    } own[] = {
         { "optimizer.type", "\"AdamW\"" },
         { "scheduler.type", "\"WarmupLR\"" },
         { "scheduler", "{\"type\":\"WarmupLR\"}" },
         { "scheduler.params", "{\"total_num_steps\":9}" },
         { "data_types.grad_accum_dtype", "\"fp32\"" },
         { "train_batch_size", "64" },
+        { "dsc.images.mean", "[0.5]" },
+        { "dsc.images.std", "[0.5]" },
+        { "dsc.images.scale", "[0.5, 1]" },
+        { "dsc.images.ratio", "[0.5, 2]" },
         { "dsc.lora.layers_to_transform", "[0, 1]" },
         { "optimizer.params.nesterov", "false" }, /* true needs a momentum */
         { "dsc.fp8.enabled", "false" },           /* true needs bf16 */

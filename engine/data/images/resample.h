@@ -1,7 +1,7 @@
-/* resample.h - a part of a picture in another size, within one level of Pillow's Image.resize. A horizontal sum
- * comes before a vertical one, each with weights of 22 bits and rounded to 8 bits. A smaller result averages over as many pixels as
- * it stands for (antialiasing). Formula: the triangle (bilinear) or Keys' cubic with a = -0.5, stretched by the scale.
- * SPDX-License-Identifier: Apache-2.0 */
+/* resample.h - a part of a picture in another size, within one level of Pillow's Image.resize. A horizontal sum comes
+ * before a vertical one, each with weights of 22 bits and rounded to 8 bits. A smaller result averages over as many
+ * pixels as it stands for (antialiasing). Formula: the triangle (bilinear) or Keys' cubic with a = -0.5, stretched by
+ * the scale. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_IMAGES_RESAMPLE_H
 #define DSC_ENGINE_DATA_IMAGES_RESAMPLE_H
 

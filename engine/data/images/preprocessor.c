@@ -1,0 +1,93 @@
+/* preprocessor.c - see preprocessor.h. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/data/images/preprocessor.h"
+
+#include <math.h>
+
+#include "base/formats/json.h"
+
+#define CONFIG_BYTES_MAX (1 << 20)
+enum { SIDE_MAX = 1 << 14, PILLOW_BILINEAR = 2, PILLOW_BICUBIC = 3 };
+
+static bool read_side(const cJSON *item, int32_t *out)
+{
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1 && item->valuedouble <= SIDE_MAX))
+        return false;
+    *out = (int32_t)item->valuedouble;
+    return *out == item->valuedouble;
+}
+
+static dsc_status take_size(const cJSON *size, const char *path, double part, dsc_image_transform *out, dsc_error *err)
+{
+    const cJSON *shorter = cJSON_GetObjectItemCaseSensitive(size, "shortest_edge");
+    int32_t side = 0;
+    if (size == NULL || cJSON_IsNull(size))
+        return DSC_OK;
+    if (cJSON_IsObject(size) && shorter == NULL) {
+        out->resize = 0;
+        if (!read_side(cJSON_GetObjectItemCaseSensitive(size, "height"), &out->resize_height) ||
+            !read_side(cJSON_GetObjectItemCaseSensitive(size, "width"), &out->resize_width))
+            return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                            "\"size\" must have \"height\" and \"width\", or \"shortest_edge\", "
+                            "from 1 to %d",
+                            SIDE_MAX);
+        return DSC_OK;
+    }
+    if (!read_side(shorter != NULL ? shorter : size, &side))
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"size\" must be a number of pixels from 1 to %d", SIDE_MAX);
+    if (shorter == NULL) { /* one number is both sides, in processors that take no part */
+        out->resize = 0;
+        out->resize_height = out->resize_width = side;
+    } else {
+        out->resize = (int32_t)(side / part);
+    }
+    return DSC_OK;
+}
+
+static dsc_status take(const cJSON *root, const char *path, dsc_image_transform *out, dsc_error *err)
+{
+    const cJSON *filter = cJSON_GetObjectItemCaseSensitive(root, "resample");
+    const cJSON *share = cJSON_GetObjectItemCaseSensitive(root, "crop_pct");
+    double part = 1;
+    if (cJSON_IsNumber(share)) {
+        part = share->valuedouble;
+        if (!(part >= 0.1 && part <= 1))
+            return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"crop_pct\" must be a number from 0.1 to 1");
+    }
+    if (cJSON_IsNumber(filter)) {
+        if (filter->valuedouble != PILLOW_BILINEAR && filter->valuedouble != PILLOW_BICUBIC)
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
+                            "\"resample\" %g is not built; expected 2 (bilinear) or 3 "
+                            "(bicubic)",
+                            filter->valuedouble);
+        out->filter = filter->valuedouble == PILLOW_BICUBIC ? DSC_RESAMPLE_BICUBIC : DSC_RESAMPLE_BILINEAR;
+    }
+    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(root, "do_resize"))) {
+        out->resize = 0;
+        return DSC_OK;
+    }
+    return take_size(cJSON_GetObjectItemCaseSensitive(root, "size"), path, part, out, err);
+}
+
+dsc_status dsc_image_preprocessor_read(const dsc_io *io, dsc_alloc *alloc, const char *folder, dsc_image_transform *out,
+                                       dsc_error *err)
+{
+    static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
+    char path[1024], *text = NULL;
+    int64_t bytes = 0;
+    dsc_json *json = NULL;
+    out->resize = (int32_t)rint((out->width > out->height ? out->width : out->height) / 0.875);
+    out->resize_width = out->resize_height = 0;
+    out->filter = DSC_RESAMPLE_BILINEAR;
+    if (folder == NULL)
+        return DSC_OK;
+    DSC_TRY(dsc_path_join(path, sizeof path, folder, "preprocessor_config.json", err));
+    if (dsc_io_kind(path) != DSC_PATH_FILE)
+        return DSC_OK;
+    DSC_TRY(dsc_io_read_all(io, alloc, path, CONFIG_BYTES_MAX, &text, &bytes, err));
+    dsc_status status = dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
+    if (status == DSC_OK)
+        status = take(dsc_json_root(json), path, out, err);
+    dsc_json_close(&json);
+    dsc_alloc_free(alloc, text);
+    return status;
+}
