@@ -96,6 +96,20 @@ skips() {
     cmp skip.1 skip.2 >why
 }
 report "skip takes another picture for it, on 1 and 2 ranks the same" skips
+report "a picture that was skipped is counted by dsc data images" eval \
+    '"$dsc" data images train -o skip.pictures --crop 16 --skip-broken >out 2>err && grep -q "33 pictures of 16 by 16, 1 broken ones replaced" out'
+report "without the flag it is refused, and nothing is left" eval \
+    '! "$dsc" data images train -o none.pictures --crop 16 >out 2>err && grep -q "train/dog/005.png: the PNG file is broken" err && ! ls none.pictures* 2>/dev/null'
+rm train/dog/005.png
+packed() { # the same pictures as floats of the evaluation's transform
+    "$dsc" data images train -o train.pictures --resize 18 --crop 16 >out 2>err || return 1
+    [ "$(cat train.pictures.classes | tr '\n' ' ')" = "ant cat dog " ] || fail "the names of classes" || return 1
+    "$dsc" data images eval -o eval.pictures --crop 16 --classes train.pictures.classes >out 2>err || return 1
+    config packed '"train.pictures"' '"resize": 18' && config folder '"train"' '"resize": 18'
+    sed -i 's/"resize": 18//' packed.json
+    trains packed 1 && trains folder 2 && cmp folder.result packed.result >why
+}
+report "a packed file has the bits of its folder" packed
 rm -rf one && mkdir -p one/ant one/empty && cp train/ant/000.png one/ant/
 report "a class without a picture is refused" refuses "the class has no picture" plain
 rmdir one/empty && cp train/ant/000.png one/

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "engine/data/token_writer.h"
 #include "tools/dsc/data_examples.h"
+#include "tools/dsc/data_images.h"
 
 #define FILES_MAX 4096
 
@@ -284,8 +285,11 @@ static int run_show(int argc, char **argv) { return run(argc, argv, true); }
 
 int dsc_cmd_data(int argc, char **argv)
 {
-    static const dsc_tool_verb verbs[] = { { &tokenize_page, run_tokenize }, { &show_page, run_show },
+    static const dsc_tool_verb verbs[] = { { &tokenize_page, run_tokenize },
+                                           { &show_page, run_show },
+                                           { &dsc_data_images_page, dsc_data_images },
                                            { &dsc_data_render_page, dsc_data_render } };
-    return dsc_tool_run_verb("dsc data", "Turns texts into token files and back, and shows instruction data.", verbs,
+    return dsc_tool_run_verb("dsc data",
+                             "Turns texts and pictures into files that train reads, and shows instruction data.", verbs,
                              (int32_t)DSC_COUNT(verbs), argc, argv);
 }
