@@ -11,6 +11,7 @@
 enum { FORMAT_RGB = 0, FORMAT_CMYK = 11, ERROR_WARNING = 0, FLAG_LIMIT_SCANS = 32768 };
 /* Each scan of a progressive file is a pass over all coefficients. Encoders write about 10. */
 enum { SCANS_MAX = 64 };
+#define SCANNED_PIXELS_MAX (INT64_C(320) << 20)
 
 struct dsc_jpeg {
     void *library, *handle;
@@ -92,6 +93,11 @@ dsc_status dsc_jpeg_read(const dsc_encoded *from, dsc_image_info *out, dsc_error
     }
     if (s.components == 0 || s.scans == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, from->name, "the JPEG file has no picture before its end marker");
+    const int64_t pixels = (int64_t)out->file_width * out->file_height;
+    if (s.scans > 1 && s.scans * pixels > SCANNED_PIXELS_MAX && pixels <= SCANNED_PIXELS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, from->name,
+                        "the JPEG file has %d scans of %lld pixels; at most %lld pixels in all scans are possible",
+                        (int)s.scans, (long long)pixels, (long long)SCANNED_PIXELS_MAX);
     return DSC_OK;
 }
 

@@ -1,0 +1,189 @@
+/* test_images.c - pictures without their library, hostile headers, random numbers of samples, and threads.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/data/images/augment.h"
+#include "engine/data/images/workers.h"
+
+/* The code under test opens its libraries by this one. */
+static bool hides;
+void *dlopen(const char *name, int flags)
+{
+    static void *(*found)(const char *, int);
+    if (found == NULL)
+        *(void **)&found = dlsym(RTLD_NEXT, "dlopen");
+    return hides ? NULL : found(name, flags);
+}
+
+static int64_t put(uint8_t *at, const void *bytes, int64_t count)
+{
+    memcpy(at, bytes, (size_t)count);
+    return count;
+}
+
+/* A JPEG file of `scans` scans without a coefficient: markers alone. */
+static int64_t make_jpeg(uint8_t *out, int frame, int width, int height, int components, int scans)
+{
+    static const uint8_t table[] = { 0xff, 0xdb, 0, 67, 0 };
+    int64_t n = put(out, "\xff\xd8", 2);
+    n += put(out + n, table, sizeof table);
+    memset(out + n, 1, 64);
+    n += 64;
+    const uint8_t head[] = { 0xff,
+                             (uint8_t)frame,
+                             0,
+                             (uint8_t)(8 + 3 * components),
+                             8,
+                             (uint8_t)(height >> 8),
+                             (uint8_t)height,
+                             (uint8_t)(width >> 8),
+                             (uint8_t)width,
+                             (uint8_t)components };
+    n += put(out + n, head, sizeof head);
+    for (int c = 0; c < components; c++)
+        n += put(out + n, (uint8_t[]) { (uint8_t)(c + 1), 0x11, 0 }, 3);
+    /* A table with one code, which ends the block: of DC and of AC. */
+    for (int kind = 0; kind < 2; kind++) {
+        n += put(out + n, (uint8_t[]) { 0xff, 0xc4, 0, 20, (uint8_t)(kind << 4), 1 }, 6);
+        memset(out + n, 0, 16);
+        n += 16;
+    }
+    for (int s = 0; s < scans; s++) {
+        n += put(out + n, (uint8_t[]) { 0xff, 0xda, 0, (uint8_t)(6 + 2 * components), (uint8_t)components }, 5);
+        for (int c = 0; c < components; c++)
+            n += put(out + n, (uint8_t[]) { (uint8_t)(c + 1), 0 }, 2);
+        n += put(out + n, frame == 0xc2 ? (uint8_t[]) { 0, 0, 0, 0 } : (uint8_t[]) { 0, 63, 0, 0 }, 4);
+    }
+    return n + put(out + n, "\xff\xd9", 2);
+}
+
+static dsc_status decode(const uint8_t *data, int64_t bytes, dsc_image *image, dsc_error *err)
+{
+    dsc_image_decoder *decoder = NULL;
+    dsc_image_info info;
+    assert_int_equal(dsc_image_decoder_open(DSC_IMAGE_PIXELS_MAX, &decoder, NULL), DSC_OK);
+    dsc_status status = dsc_image_decoder_read_info(decoder, "x", data, bytes, &info, err);
+    if (status == DSC_OK)
+        status = dsc_image_decoder_run(decoder, "x", data, bytes, &info, 8, image, err);
+    dsc_image_decoder_close(&decoder);
+    return status;
+}
+
+static void assert_refused(const uint8_t *data, int64_t bytes, dsc_status status, const char *words)
+{
+    dsc_image image = DSC_IMAGE_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    assert_int_equal(decode(data, bytes, &image, &err), status);
+    if (strstr(err.message, words) == NULL)
+        fail_msg("\"%s\" is not in \"%s\"", words, err.message);
+    dsc_image_free(&image);
+}
+
+static void a_missing_library_is_named_with_its_package(void **state)
+{
+    static const uint8_t png[40] = "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x02\0\0\0\x02";
+    static const uint8_t webp[] = "RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0\x2f\x01\x40\0\0\0\0\0\0\0\0\0\0\0";
+    uint8_t jpeg[400];
+    (void)state;
+    hides = true;
+    assert_refused(jpeg, make_jpeg(jpeg, 0xc0, 8, 8, 3, 1), DSC_ERR_UNSUPPORTED,
+                   "the picture is JPEG, and libturbojpeg.so.0 is not installed; install the package libturbojpeg0");
+    assert_refused(png, sizeof png, DSC_ERR_UNSUPPORTED,
+                   "libpng16.so.16 is not installed; install the package libpng16-16");
+    assert_refused(webp, sizeof webp - 1, DSC_ERR_UNSUPPORTED,
+                   "libwebp.so.7 is not installed; install the package libwebp7");
+    hides = false;
+}
+
+static void headers_beyond_a_limit_take_no_memory(void **state)
+{
+    static uint8_t jpeg[20000];
+    (void)state;
+    assert_refused(jpeg, make_jpeg(jpeg, 0xc0, 65535, 65535, 3, 1), DSC_ERR_INPUT, "65535 by 65535 pixels, and");
+    assert_refused(jpeg, make_jpeg(jpeg, 0xc0, 4096, 4096, 4, 1), DSC_ERR_INPUT, "of four channels, and");
+    assert_refused(jpeg, make_jpeg(jpeg, 0xc0, 0, 4, 3, 1), DSC_ERR_INPUT, "0 by 4 pixels; expected 1 or more");
+    assert_refused(jpeg, make_jpeg(jpeg, 0xc2, 8, 8, 3, 65), DSC_ERR_INPUT, "more than 64 scans");
+    assert_refused(jpeg, make_jpeg(jpeg, 0xc2, 4096, 4096, 3, 30), DSC_ERR_INPUT, "30 scans of 16777216 pixels");
+    assert_refused(jpeg, make_jpeg(jpeg, 0xc3, 8, 8, 3, 1), DSC_ERR_INPUT, "expected baseline or progressive");
+    assert_refused(jpeg, make_jpeg(jpeg, 0xc0, 8, 8, 3, 1) - 2, DSC_ERR_INPUT, "it has no end marker");
+    assert_refused(jpeg, 0, DSC_ERR_INPUT, "the file is empty");
+}
+
+static void long_pictures_are_not_resized_to_longer_ones(void **state)
+{
+    dsc_image image = DSC_IMAGE_INIT, out = DSC_IMAGE_INIT;
+    dsc_augmenter augmenter = { .resized = DSC_IMAGE_INIT };
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_image_cut cut;
+    const dsc_image_transform t = { .resize = 256, .width = 224, .height = 224 };
+    const dsc_image_key key = { 1, 2, 3 };
+    (void)state;
+    assert_int_equal(dsc_image_resize(&image, "x", 1 << 20, 1, NULL), DSC_OK);
+    memset(image.pixels, 0, (size_t)image.capacity);
+    dsc_image_plan_cut(&t, &key, image.width, image.height, &cut);
+    assert_int_equal(dsc_image_augment(&augmenter, &t, &key, &cut, "long.png", &image, &out, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "cut such long pictures to parts"));
+    dsc_augmenter_free(&augmenter);
+    dsc_image_free(&image);
+    dsc_image_free(&out);
+}
+
+static void random_numbers_depend_on_seed_epoch_and_sample(void **state)
+{
+    const dsc_image_key a = { 1, 2, 3 }, others[] = { { 2, 2, 3 }, { 1, 3, 3 }, { 1, 2, 4 } };
+    (void)state;
+    assert_true(dsc_image_uniform(&a, 0) == dsc_image_uniform(&a, 0));
+    for (int draw = 0; draw < DSC_IMAGE_DRAWS; draw++) {
+        assert_true(dsc_image_uniform(&a, draw) >= 0 && dsc_image_uniform(&a, draw) < 1);
+        for (size_t i = 0; i < DSC_COUNT(others); i++)
+            assert_true(dsc_image_uniform(&a, draw) != dsc_image_uniform(&others[i], draw));
+        for (int other = 0; other < draw; other++)
+            assert_true(dsc_image_uniform(&a, draw) != dsc_image_uniform(&a, other));
+    }
+}
+
+static dsc_status count_part(void *user, int32_t thread, int64_t part, dsc_error *err)
+{
+    int32_t *done = user;
+    (void)thread;
+    done[part]++;
+    return part % 10 == 7 ? DSC_FAIL(err, DSC_ERR_INPUT, "part", "%lld", (long long)part) : DSC_OK;
+}
+
+static void every_part_is_done_once_and_the_first_failure_is_told(void **state)
+{
+    int32_t done[100];
+    dsc_workers *workers = NULL;
+    (void)state;
+    assert_int_equal(dsc_workers_open(4, count_part, done, &workers, NULL), DSC_OK);
+    for (int round = 0; round < 200; round++) {
+        dsc_error err = DSC_ERROR_INIT;
+        memset(done, 0, sizeof done);
+        assert_int_equal(dsc_workers_run(workers, 7, NULL), DSC_OK);
+        for (int i = 0; i < 7; i++)
+            assert_int_equal(done[i], 1);
+        assert_int_equal(dsc_workers_run(workers, 100, &err), DSC_ERR_INPUT);
+        assert_string_equal(err.message, "7");
+    }
+    dsc_workers_close(&workers);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_missing_library_is_named_with_its_package),
+        cmocka_unit_test(headers_beyond_a_limit_take_no_memory),
+        cmocka_unit_test(long_pictures_are_not_resized_to_longer_ones),
+        cmocka_unit_test(random_numbers_depend_on_seed_epoch_and_sample),
+        cmocka_unit_test(every_part_is_done_once_and_the_first_failure_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
