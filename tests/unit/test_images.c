@@ -5,12 +5,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "engine/data/files.h"
 #include "engine/data/images/augment.h"
+#include "engine/data/images/preprocessor.h"
 #include "engine/data/images/workers.h"
 
 /* The code under test opens its libraries by this one. */
@@ -176,6 +179,77 @@ static void every_part_is_done_once_and_the_first_failure_is_told(void **state)
     dsc_workers_close(&workers);
 }
 
+static dsc_status read_preprocessor(const char *text, dsc_image_transform *out, dsc_error *err)
+{
+    char folder[] = "/tmp/dsc-images-XXXXXX", path[64];
+    dsc_alloc *alloc = NULL;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/preprocessor_config.json", folder);
+    assert_int_equal(dsc_io_write_all_atomic(NULL, path, text, (int64_t)strlen(text), NULL), DSC_OK);
+    assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
+    *out = (dsc_image_transform) { .width = 224, .height = 224 };
+    const dsc_status status = dsc_image_preprocessor_read(NULL, alloc, folder, out, err);
+    dsc_alloc_close(&alloc);
+    assert_int_equal(dsc_io_remove_dir(NULL, folder, NULL), DSC_OK);
+    return status;
+}
+
+/* As ViTImageProcessor, CLIPImageProcessor and ConvNextImageProcessor write them. */
+static void sizes_of_a_preprocessor_are_those_of_transformers(void **state)
+{
+    static const struct {
+        const char *text;
+        int32_t resize, width, height;
+        dsc_resample_filter filter;
+    } good[] = {
+        { "{}", 256, 0, 0, DSC_RESAMPLE_BILINEAR },
+        { "{\"size\": {\"height\": 224, \"width\": 200}, \"resample\": 2}", 0, 200, 224, DSC_RESAMPLE_BILINEAR },
+        { "{\"size\": 224}", 0, 224, 224, DSC_RESAMPLE_BILINEAR },
+        { "{\"size\": {\"shortest_edge\": 224}, \"resample\": 3}", 224, 0, 0, DSC_RESAMPLE_BICUBIC },
+        { "{\"size\": {\"shortest_edge\": 224}, \"crop_pct\": 0.875}", 256, 0, 0, DSC_RESAMPLE_BILINEAR },
+        { "{\"size\": 224, \"do_center_crop\": true}", 224, 0, 0, DSC_RESAMPLE_BILINEAR },
+        { "{\"do_resize\": false, \"size\": 300}", 0, 0, 0, DSC_RESAMPLE_BILINEAR },
+    };
+    static const char *const bad[] = { "{\"size\": 0}",   "{\"size\": {\"width\": 3}}", "{\"size\": 1e9}",
+                                       "{\"size\": 2.5}", "{\"crop_pct\": 0}",          "{\"resample\": 1}" };
+    dsc_image_transform t;
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(good); i++) {
+        assert_int_equal(read_preprocessor(good[i].text, &t, NULL), DSC_OK);
+        assert_int_equal(t.resize, good[i].resize);
+        assert_int_equal(t.resize_width, good[i].width);
+        assert_int_equal(t.resize_height, good[i].height);
+        assert_int_equal(t.filter, good[i].filter);
+    }
+    for (size_t i = 0; i < DSC_COUNT(bad); i++) {
+        dsc_error err = DSC_ERROR_INIT;
+        assert_int_not_equal(read_preprocessor(bad[i], &t, &err), DSC_OK);
+        assert_true(err.message[0] != 0);
+    }
+}
+
+static void a_range_in_a_name_is_a_list_of_files(void **state)
+{
+    dsc_alloc *alloc = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    (void)state;
+    assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
+    dsc_data_files files = { .alloc = alloc };
+    assert_int_equal(dsc_data_files_add(&files, "/no/a-{008..010}-{1..2}.tar", 3, NULL), DSC_OK);
+    assert_int_equal(files.count, 6);
+    assert_string_equal(files.path[0], "/no/a-008-1.tar");
+    assert_string_equal(files.path[5], "/no/a-010-2.tar");
+    assert_int_equal(files.entry[5], 3);
+    assert_int_equal(dsc_data_files_add(&files, "/no/{9..1}", 0, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_data_files_add(&files, "/no/{1..999999999}", 0, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_data_files_add(&files, "/no/{1..99999}{1..99999}", 0, &err), DSC_ERR_INPUT);
+    dsc_data_files_free(&files);
+    assert_int_equal(dsc_data_files_add(&files, "/no/{a..b}", 0, NULL), DSC_OK);
+    assert_string_equal(files.path[0], "/no/{a..b}");
+    dsc_data_files_free(&files);
+    dsc_alloc_close(&alloc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +258,8 @@ int main(void)
         cmocka_unit_test(long_pictures_are_not_resized_to_longer_ones),
         cmocka_unit_test(random_numbers_depend_on_seed_epoch_and_sample),
         cmocka_unit_test(every_part_is_done_once_and_the_first_failure_is_told),
+        cmocka_unit_test(sizes_of_a_preprocessor_are_those_of_transformers),
+        cmocka_unit_test(a_range_in_a_name_is_a_list_of_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

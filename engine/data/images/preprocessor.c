@@ -16,7 +16,9 @@ static bool read_side(const cJSON *item, int32_t *out)
     return *out == item->valuedouble;
 }
 
-static dsc_status take_size(const cJSON *size, const char *path, double part, dsc_image_transform *out, dsc_error *err)
+/* A processor without a central part takes one number as both sides, one with it as the shorter side. */
+static dsc_status take_size(const cJSON *size, const char *path, bool crops, double part, dsc_image_transform *out,
+                            dsc_error *err)
 {
     const cJSON *shorter = cJSON_GetObjectItemCaseSensitive(size, "shortest_edge");
     int32_t side = 0;
@@ -34,7 +36,7 @@ static dsc_status take_size(const cJSON *size, const char *path, double part, ds
     }
     if (!read_side(shorter != NULL ? shorter : size, &side))
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"size\" must be a number of pixels from 1 to %d", SIDE_MAX);
-    if (shorter == NULL) { /* one number is both sides, in processors that take no part */
+    if (shorter == NULL && !crops) {
         out->resize = 0;
         out->resize_height = out->resize_width = side;
     } else {
@@ -65,7 +67,8 @@ static dsc_status take(const cJSON *root, const char *path, dsc_image_transform 
         out->resize = 0;
         return DSC_OK;
     }
-    return take_size(cJSON_GetObjectItemCaseSensitive(root, "size"), path, part, out, err);
+    const bool crops = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "do_center_crop"));
+    return take_size(cJSON_GetObjectItemCaseSensitive(root, "size"), path, crops, part, out, err);
 }
 
 dsc_status dsc_image_preprocessor_read(const dsc_io *io, dsc_alloc *alloc, const char *folder, dsc_image_transform *out,
