@@ -161,6 +161,7 @@ static dsc_status fill_changes(const dsc_engine *engine, bool train, dsc_picture
     memcpy(t->scale, images->scale, sizeof t->scale);
     memcpy(t->ratio, images->ratio, sizeof t->ratio);
     t->flip = images->flip;
+    t->rand_ops = (int32_t)images->rand_augment[0], t->rand_level = (int32_t)images->rand_augment[1];
     t->brightness = images->jitter[0], t->contrast = images->jitter[1];
     t->saturation = images->jitter[2], t->hue = images->jitter[3];
     return DSC_OK;

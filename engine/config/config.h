@@ -236,6 +236,7 @@ typedef struct dsc_images_section {
     bool enabled, random_crop, skip_broken, dct_scaling;
     double scale[2], ratio[2]; /* of random parts */
     double flip;               /* probability */
+    double rand_augment[2];    /* operations and their level; 0: none */
     double jitter[4];          /* brightness, contrast, saturation, hue */
     int64_t resize;            /* shorter side; 0: by preprocessor_config.json or the model */
     int filter;                /* 0: by preprocessor_config.json, 1: bilinear, 2: bicubic */

@@ -45,6 +45,12 @@ dsc_status dsc_config_fill_images(dsc_config_parse_state *s)
     DSC_TRY(fill_range(s, DSC_ID_IMAGES_SCALE, 1e-6, 1, images->scale));
     DSC_TRY(fill_range(s, DSC_ID_IMAGES_RATIO, 0.01, 100, images->ratio));
     DSC_TRY(fill_numbers(s, DSC_ID_IMAGES_JITTER, 0, 4, 0, 10, images->jitter, &jitters));
+    int rand_numbers = 2;
+    DSC_TRY(fill_numbers(s, DSC_ID_IMAGES_RAND_AUGMENT, 2, 2, 0, 30, images->rand_augment, &rand_numbers));
+    if (images->rand_augment[0] > 16 || images->rand_augment[0] != (int)images->rand_augment[0] ||
+        images->rand_augment[1] != (int)images->rand_augment[1])
+        return dsc_config_fail(s, DSC_ID_IMAGES_RAND_AUGMENT, DSC_ERR_CONFIG,
+                               "expected two whole numbers: operations up to 16, and a level up to 30");
     if (images->jitter[3] > 0.5)
         return dsc_config_fail(s, DSC_ID_IMAGES_JITTER, DSC_ERR_CONFIG, "the hue changes by at most 0.5");
     DSC_TRY(fill_numbers(s, DSC_ID_IMAGES_MEAN, 1, DSC_IMAGE_PLANES_MAX, -1e6, 1e6, images->mean, &images->mean_count));

@@ -56,7 +56,9 @@ static dsc_image_transform transform_of(char **numbers)
                                    .resize = atoi(numbers[5]),
                                    .width = atoi(numbers[6]),
                                    .height = atoi(numbers[7]),
-                                   .filter = (dsc_resample_filter)atoi(numbers[8]) };
+                                   .filter = (dsc_resample_filter)atoi(numbers[8]),
+                                   .rand_ops = atoi(numbers[9]),
+                                   .rand_level = 9 };
 }
 
 /* decode FILE EIGHTHS | boxes WIDTH HEIGHT COUNT | transform FILE SAMPLE NUMBERS... (as transform_of takes them) */
@@ -75,7 +77,7 @@ int main(int argc, char **argv)
             printf("%d %d %d %d %d\n", cut.box.y, cut.box.x, cut.box.height, cut.box.width,
                    dsc_image_is_mirrored(&t, &key));
         }
-    } else if (argc == 13 && strcmp(argv[1], "transform") == 0) {
+    } else if (argc == 14 && strcmp(argv[1], "transform") == 0) {
         dsc_augmenter augmenter = { .resized = DSC_IMAGE_INIT };
         const dsc_image_transform t = transform_of(argv + 4);
         key.sample = (uint64_t)atoi(argv[3]);

@@ -97,7 +97,7 @@ for size in (301, 203), (640, 111), (97, 300):
     for filter, mode in (0, T.InterpolationMode.BILINEAR), (1, T.InterpolationMode.BICUBIC):
         for side, crop in (64, 56), (256, 224), (97, 97):
             theirs = F.center_crop(F.resize(image, side, mode), [crop, crop])
-            d = distance(run("transform", path("r.png"), 0, 0, 0, 0, 0, 0, side, crop, crop, filter), theirs)
+            d = distance(run("transform", path("r.png"), 0, 0, 0, 0, 0, 0, side, crop, crop, filter, 0), theirs)
             worst = max(worst, d if isinstance(d, int) else 999)
 report("shorter side and centre are those of torchvision on Pillow images, within 1 level", worst <= 1, f"distance {worst}")
 
@@ -120,7 +120,7 @@ for sample in range(3):
     y, x, h, w = map(int, ours[sample, :4])
     photo(width, height, seed=5).save(path("crop.png"))
     theirs = F.resized_crop(Image.open(path("crop.png")), y, x, h, w, [224, 224])
-    d = distance(run("transform", path("crop.png"), sample, 1, 0, 0, 0, 0, 0, 224, 224, 0), theirs)
+    d = distance(run("transform", path("crop.png"), sample, 1, 0, 0, 0, 0, 0, 224, 224, 0, 0), theirs)
     report(f"random part {sample} has the pixels of resized_crop within 1 level", d in (0, 1), f"distance {d}")
 
 # colours: one kind at a time, whose factor follows from the mean, and all at once in range
@@ -133,11 +133,28 @@ for kind, (name, change) in enumerate(changes):
     good, factors = True, []
     low, high = (-0.4, 0.4) if name == "hue" else (0.6, 1.4)
     for sample in range(4):
-        ours = run("transform", path("c.png"), sample, 0, *numbers, 0, 64, 48, 0)
+        ours = run("transform", path("c.png"), sample, 0, *numbers, 0, 64, 48, 0, 0)
         steps = np.linspace(low, high, 401)
         gaps = [int(np.abs(ours - np.asarray(change(image, f)).astype(int)).max()) for f in steps]
         good = good and min(gaps) <= 1 + (name == "hue")
         factors.append(steps[int(np.argmin(gaps))])
     report(f"{name} is that of adjust_{name} with some factor", good and np.std(factors) > 0.02, f"{min(gaps)} {factors}")
+# RandAugment: each sample is one operation of torchvision's list at level 9, within 1 level
+augment, seen, worst = T.RandAugment(num_ops=1, magnitude=9), {}, 0
+space = augment._augmentation_space(31, (48, 64))
+candidates = {}
+for name, (sizes, signed) in space.items():
+    for sign in (1, -1) if signed else (1,):
+        size = sign * float(sizes[9]) if sizes.ndim > 0 else 0.0
+        changed = T.autoaugment._apply_op(image, name, size, T.InterpolationMode.NEAREST, None)
+        candidates[name, sign] = np.asarray(changed).astype(int)
+for sample in range(120):
+    ours = run("transform", path("c.png"), sample, 0, 0, 0, 0, 0, 0, 64, 48, 0, 1)
+    gaps = {key: ((np.abs(ours - theirs) > 1).mean(), (ours != theirs).mean()) for key, theirs in candidates.items()}
+    key = min(gaps, key=gaps.get)
+    seen[key] = seen.get(key, 0) + 1
+    worst = max(worst, gaps[key][0])
+missing = {name for name in space} - {name for name, _ in seen}
+report("RandAugment has torchvision's operations and sizes", worst == 0 and not missing, f"{worst} {missing} {seen}")
 print(f"1..{number}")
 sys.exit(failed)

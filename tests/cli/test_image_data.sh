@@ -15,7 +15,7 @@ cat >vit/config.json <<'END'
  "num_attention_heads": 4, "intermediate_size": 64, "image_size": 16, "patch_size": 4, "num_labels": 3}
 END
 sed 's/"num_labels": 3/"id2label": {"0": "cat", "1": "dog", "2": "bird"}/' vit/config.json >names/config.json
-images='"random_crop": true, "flip": 0.5, "color_jitter": [0.2, 0.2, 0.2, 0.05], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]'
+images='"random_crop": true, "flip": 0.5, "color_jitter": [0.2, 0.2, 0.2, 0.05], "rand_augment": [1, 3], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]'
 config() { # NAME DATA IMAGES
     cat >"$1.json" <<END
 {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},

@@ -221,6 +221,7 @@ static const char *own_good_value(const char *path)
         { "train_batch_size", "64" },
         { "dsc.images.mean", "[0.5]" },
         { "dsc.images.std", "[0.5]" },
+        { "dsc.images.rand_augment", "[2, 9]" },
         { "dsc.images.scale", "[0.5, 1]" },
         { "dsc.images.ratio", "[0.5, 2]" },
         { "dsc.lora.layers_to_transform", "[0, 1]" },

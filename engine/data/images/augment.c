@@ -142,5 +142,5 @@ dsc_status dsc_image_augment(dsc_augmenter *a, const dsc_image_transform *t, con
     if (dsc_image_is_mirrored(t, key))
         mirror(out);
     dsc_image_jitter(t, key, out);
-    return DSC_OK;
+    return t->rand_ops > 0 ? dsc_image_rand_augment(t, key, name, &a->resized, out, err) : DSC_OK;
 }

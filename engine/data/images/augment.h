@@ -17,6 +17,7 @@ typedef struct dsc_image_transform {
     double scale[2], ratio[2];                    /* of the random part: share of the area, width / height */
     double flip;                                  /* probability of the mirror image */
     double brightness, contrast, saturation, hue; /* ColorJitter; 0: as they are */
+    int32_t rand_ops, rand_level; /* RandAugment: operations, and their level from 0 to 30; 0 operations: none */
     /* Size before the central part is taken: of the shorter side, or of both. All 0: the picture has its size. */
     int32_t resize, resize_width, resize_height;
     int32_t width, height; /* of the result */
@@ -56,6 +57,12 @@ DSC_MUST_USE dsc_status dsc_image_augment(dsc_augmenter *augmenter, const dsc_im
                                           const dsc_image *from, dsc_image *out, dsc_error *err);
 /* colors.c: the picture with other brightness, contrast, saturation and hue, in a random order. */
 void dsc_image_jitter(const dsc_image_transform *transform, const dsc_image_key *key, dsc_image *image);
+/* One of these changes: 0 brightness, 1 contrast, 2 saturation by a factor, 3 hue by a part of the circle. */
+void dsc_image_recolor(dsc_image *image, int kind, float factor);
+/* randaugment.c: transform->rand_ops operations at random. `spare`: memory. */
+enum { DSC_IMAGE_RAND_OPS_MAX = 16 };
+DSC_MUST_USE dsc_status dsc_image_rand_augment(const dsc_image_transform *transform, const dsc_image_key *key,
+                                               const char *name, dsc_image *spare, dsc_image *image, dsc_error *err);
 /* A number in [0,1) with 53 bits: number `draw` of the sample, below DSC_IMAGE_DRAWS. */
 enum { DSC_IMAGE_DRAWS = 128 };
 double dsc_image_uniform(const dsc_image_key *key, int32_t draw);

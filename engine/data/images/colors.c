@@ -93,7 +93,7 @@ static void change_hue(dsc_image *image, float factor)
     }
 }
 
-static void change(dsc_image *image, int kind, float factor)
+void dsc_image_recolor(dsc_image *image, int kind, float factor)
 {
     static void (*const changes[CHANGES])(dsc_image *, float) = { change_brightness, change_contrast, change_saturation,
                                                                   change_hue };
@@ -117,6 +117,7 @@ void dsc_image_jitter(const dsc_image_transform *t, const dsc_image_key *key, ds
             continue;
         if (kind < 3 && low < 0)
             low = 0;
-        change(image, kind, (float)(low + (middle + width[kind] - low) * dsc_image_uniform(key, FACTOR + kind)));
+        dsc_image_recolor(image, kind,
+                          (float)(low + (middle + width[kind] - low) * dsc_image_uniform(key, FACTOR + kind)));
     }
 }
