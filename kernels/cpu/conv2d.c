@@ -24,6 +24,18 @@ static void check_shape(const dsc_conv2d_shape *s)
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
+/* Taps across that lie side by side in x: one copy, and zeros on both sides. */
+static void copy_line(const dsc_windows_args *a, char *to, const char *line, int64_t j, size_t bytes)
+{
+    const int64_t start = j * a->shape.stride[1] - a->shape.padding[1], taps = a->shape.kernel[1];
+    const int64_t before = dsc_min_i64(taps, dsc_max_i64(0, -start));
+    const int64_t end = dsc_max_i64(before, dsc_min_i64(taps, a->shape.width - start));
+    memset(to, 0, (size_t)before * bytes);
+    if (end > before)
+        memcpy(to + (size_t)before * bytes, line + (size_t)(start + before) * bytes, (size_t)(end - before) * bytes);
+    memset(to + (size_t)end * bytes, 0, (size_t)(taps - end) * bytes);
+}
+
 /* A row's pixels: where it stands, on the grid that it belongs to. */
 static void window_row(const dsc_windows_args *a, int64_t r)
 {
@@ -36,6 +48,11 @@ static void window_row(const dsc_windows_args *a, int64_t r)
     char *to = (char *)a->out + (size_t)(r * dsc_conv2d_taps(s)) * bytes;
     for (int64_t u = 0; u < s->kernel[0]; u++) {
         const int64_t y = a->back ? dsc_conv2d_output(s, 0, i, u) : dsc_conv2d_input(s, 0, i, u);
+        if (!a->back && s->groups == 1 && s->dilation[1] == 1 && y >= 0) {
+            copy_line(a, to, (const char *)a->in + (size_t)((b * s->height + y) * s->width) * bytes, j, bytes);
+            to += (size_t)s->kernel[1] * bytes;
+            continue;
+        }
         for (int64_t v = 0; v < s->kernel[1]; v++, to += bytes) {
             const int64_t x = a->back ? dsc_conv2d_output(s, 1, j, v) : dsc_conv2d_input(s, 1, j, v);
             const int64_t from = ((b * other[0] + y) * other[1] + x) * channels + a->group * count;

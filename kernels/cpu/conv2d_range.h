@@ -1,5 +1,5 @@
-/* conv2d_range.h - depthwise convolutions in C that compilers vectorise: channels of a row side by side. conv2d_ref.c,
- * conv2d_avx2.c and conv2d_avx512.c compile it with CONV2D_ISA. Sums of all variants have one order.
+/* conv2d_range.h - depthwise convolutions: channels of a row side by side, on 16 lanes where there are some.
+ * conv2d_ref.c, conv2d_avx2.c and conv2d_avx512.c compile it with CONV2D_ISA. Sums of all variants have one order.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -11,30 +11,46 @@
 
 #define CONV2D_INLINE static inline __attribute__((always_inline))
 
-enum { CONV2D_BLOCK = 32 }; /* channels whose sums are in registers */
+enum { CONV2D_BLOCK = 128 }; /* channels of which a pixel's sums are made together */
 
 /* sum[i] += x[at + i] * w[from + i]: one input for each output. */
+#ifdef V16_INLINE
+V16_INLINE void add_16(float *sum, int64_t i, const void *x, int64_t at, const void *w, int64_t from, int64_t left,
+                       dsc_dtype dtype)
+{
+    const v16 product = v16_mul(v16_load(x, at + i, left, dtype), v16_load(w, from + i, left, dtype));
+    v16_store(sum, i, 16, DSC_F32, v16_add(v16_load(sum, i, 16, DSC_F32), product));
+}
+#endif
+
 CONV2D_INLINE void add_products(float *sum, const void *x, int64_t at, const void *w, int64_t from, int64_t count,
                                 dsc_dtype dtype)
 {
-    if (count == CONV2D_BLOCK) {
-        for (int i = 0; i < CONV2D_BLOCK; i++)
-            sum[i] += dsc_get(x, at + i, dtype) * dsc_get(w, from + i, dtype);
-        return;
-    }
+#ifdef V16_INLINE
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16)
+        add_16(sum, i, x, at, w, from, 16, dtype);
+    if (i < count)
+        add_16(sum, i, x, at, w, from, count - i, dtype);
+#else
     for (int64_t i = 0; i < count; i++)
         sum[i] += dsc_get(x, at + i, dtype) * dsc_get(w, from + i, dtype);
+#endif
 }
 
 CONV2D_INLINE void put_sums(void *out, const void *add, int64_t at, int64_t add_at, const float *sum, int64_t count,
                             dsc_dtype dtype)
 {
-    if (add == NULL)
-        for (int64_t i = 0; i < count; i++)
-            dsc_put(out, at + i, dtype, sum[i]);
-    else
-        for (int64_t i = 0; i < count; i++)
-            dsc_put(out, at + i, dtype, sum[i] + dsc_get(add, add_at + i, dtype));
+#ifdef V16_INLINE
+    for (int64_t i = 0; i < count; i += 16) {
+        const int64_t left = dsc_min_i64(16, count - i);
+        const v16 x = v16_load(sum, i, 16, DSC_F32);
+        v16_store(out, at + i, left, dtype, add != NULL ? v16_add(x, v16_load(add, add_at + i, left, dtype)) : x);
+    }
+#else
+    for (int64_t i = 0; i < count; i++)
+        dsc_put(out, at + i, dtype, add != NULL ? sum[i] + dsc_get(add, add_at + i, dtype) : sum[i]);
+#endif
 }
 
 /* ---- forward ---- */

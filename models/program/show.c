@@ -79,7 +79,7 @@ static int64_t moved_bytes(const dsc_program *program, const dsc_op *op, int64_t
     return bytes;
 }
 
-/* What of a window is not the usual. */
+/* The parts of a window that are not the usual ones. */
 static void add_window(text *t, const dsc_conv2d_shape *s)
 {
     add(t, " of %lld x %lld", (long long)s->kernel[0], (long long)s->kernel[1]);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 static const double u = 0x1p-24;
+enum { TAPS_MAX = 25 }; /* of the depthwise shapes */
 
 /* batch, height, width, in, out, groups, then pairs downwards and across. */
 static const dsc_conv2d_shape shapes[] = {
@@ -170,14 +171,16 @@ static void verify_dx(const void *args)
     const dsc_conv2d_shape *s = &a->shape;
     const int64_t taps = s->kernel[0] * s->kernel[1], each = s->out / s->in;
     for (int64_t row = 0; row < pixels_in(s); row++) {
+        int64_t pixels[TAPS_MAX];
+        for (int64_t t = 0; t < taps; t++)
+            pixels[t] = above(s, row, t);
         for (int64_t c = 0; c < s->in; c++) {
             const int64_t i = row * s->in + c;
             double sum = a->add == NULL ? 0 : a->add == a->out ? ck_start(a->out, i) : ck_get(a->add, i);
             double size = fabs(sum);
             for (int64_t t = 0; t < taps; t++) {
-                const int64_t pixel = above(s, row, t);
-                for (int64_t o = c * each; o < (c + 1) * each && pixel >= 0; o++) {
-                    const double x = ck_get(a->in, pixel * s->out + o) * ck_get(a->weight, t * s->out + o);
+                for (int64_t o = c * each; o < (c + 1) * each && pixels[t] >= 0; o++) {
+                    const double x = ck_get(a->in, pixels[t] * s->out + o) * ck_get(a->weight, t * s->out + o);
                     sum += x, size += fabs(x);
                 }
             }
