@@ -100,7 +100,14 @@ DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_lm_find_routers(dsc_lm *lm, dsc_error *err);
 int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
 
-/* lm_weights.c: by its name or an alias, NULL: none; its shape and dtype; the refusal of one that is missing. */
+/* lm_weights.c: whether a parameter is an adapter's; a name without the family's `base` in front. A tensor by its name
+ * or an alias, NULL: none; its shape and dtype. lm_missing.c: the refusal of one that is missing, or whose name has a
+ * wrapper's. */
+bool dsc_lm_is_adapter(const dsc_lm_params *params, int64_t i);
+/* The name without wrappers; *wrapper <- the first of them, NULL: there is none. */
+void dsc_lm_without_wrappers(const char *name, char *out, size_t out_bytes, const char **wrapper);
+DSC_MUST_USE dsc_status dsc_lm_refuse_wrapped(const dsc_weight *weight, const char *wrapper, dsc_error *err);
+const char *dsc_lm_without_base(const dsc_lm_family *family, const char *name);
 DSC_MUST_USE dsc_status dsc_lm_find_tensor(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
                                            const dsc_weight **out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_lm_check_dtype(const dsc_weight *weight, dsc_error *err);

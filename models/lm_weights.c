@@ -48,12 +48,12 @@ dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t c
     return check_dims(weight, dim, rows == 0 ? 1 : 2, err);
 }
 
-static bool is_adapter(const dsc_lm_params *params, int64_t i)
+bool dsc_lm_is_adapter(const dsc_lm_params *params, int64_t i)
 {
     return params->adapted && dsc_lora_is_adapter(params->spec[i].name);
 }
 
-static const char *without_base(const dsc_lm_family *family, const char *name)
+const char *dsc_lm_without_base(const dsc_lm_family *family, const char *name)
 {
     const size_t bytes = strlen(family->base);
     return strncmp(name, family->base, bytes) == 0 ? name + bytes : name;
@@ -62,7 +62,7 @@ static const char *without_base(const dsc_lm_family *family, const char *name)
 static dsc_status find_name(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
                             const dsc_weight **out, dsc_error *err)
 {
-    const char *shorter = without_base(family, name);
+    const char *shorter = dsc_lm_without_base(family, name);
     const dsc_weight *whole = dsc_weights_find(weights, name);
     const dsc_weight *base = shorter != name ? dsc_weights_find(weights, shorter) : NULL;
     if (whole != NULL && base != NULL)
@@ -93,7 +93,7 @@ dsc_status dsc_lm_find_tensor(const dsc_weights *weights, const dsc_lm_family *f
  * without it. */
 static const char *beside_of(const dsc_lm_family *family, const char *name)
 {
-    const char *shorter = without_base(family, name);
+    const char *shorter = dsc_lm_without_base(family, name);
     for (const char *const(*each)[2] = family->beside; each != NULL && (*each)[0] != NULL; each++)
         if (strncmp(shorter, (*each)[0], strlen((*each)[0])) == 0)
             return (*each)[1] != NULL ? (*each)[1] : "";
@@ -135,9 +135,9 @@ static const char *part_of_layers(const dsc_lm_family *family, const char *short
 static bool is_later(const dsc_lm_family *family, const dsc_lm_config *config, const char *name)
 {
     const int64_t layers = config->layers;
-    if (config->later_layers > 0 && strncmp(without_base(family, name), "mtp_", 4) == 0) /* in ERNIE's files */
+    if (config->later_layers > 0 && strncmp(dsc_lm_without_base(family, name), "mtp_", 4) == 0) /* in ERNIE's files */
         return true;
-    return part_of_layers(family, without_base(family, name), layers, layers + config->later_layers) != NULL;
+    return part_of_layers(family, dsc_lm_without_base(family, name), layers, layers + config->later_layers) != NULL;
 }
 
 void dsc_lm_warn_later(const dsc_weights *weights, const dsc_lm_family *family, const dsc_lm_config *config,
@@ -171,112 +171,11 @@ static bool is_ignored(const dsc_lm_family *family, const char *part)
 /* Beside its parameters a file may hold what the family knows to be constant, and the head of a tied model. */
 static bool may_ignore(const dsc_lm_params *params, const char *name)
 {
-    const char *shorter = without_base(params->family, name), *part = layer_part(params, shorter);
+    const char *shorter = dsc_lm_without_base(params->family, name), *part = layer_part(params, shorter);
     if (part != NULL)
         return is_ignored(params->family, part);
     return beside_of(params->family, name) != NULL || is_later(params->family, params->config, name) ||
            (params->config->tied && strcmp(shorter, params->family->head_table) == 0);
-}
-
-/* ---- tensors of other names ---- */
-
-/* Modules that PyTorch, its compiler and launchers put around a model, as components of its tensors' names. */
-static const char *const wrappers[] = { "_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
-                                        "_forward_module" };
-
-/* The name without wrappers; *wrapper <- the first of them, NULL: there is none. */
-static void without_wrappers(const char *name, char *out, size_t out_bytes, const char **wrapper)
-{
-    size_t used = 0;
-    *wrapper = NULL;
-    out[0] = 0;
-    for (const char *at = name; *at != 0;) {
-        const size_t bytes = strcspn(at, ".");
-        const char *found = NULL;
-        for (size_t i = 0; i < DSC_COUNT(wrappers); i++)
-            if (strlen(wrappers[i]) == bytes && strncmp(at, wrappers[i], bytes) == 0)
-                found = wrappers[i];
-        if (found == NULL)
-            used += (size_t)snprintf(out + used, out_bytes - used, "%s%.*s", used > 0 ? "." : "", (int)bytes, at);
-        else if (*wrapper == NULL)
-            *wrapper = found;
-        if (used >= out_bytes)
-            used = out_bytes - 1;
-        at += bytes + (at[bytes] == '.');
-    }
-}
-
-/* The command that takes a part of the names off, or "" where the path does not fit in it. */
-static const char *rename_command(const dsc_weight *weight, const char *part, char *out, size_t out_bytes)
-{
-    const char *const path = dsc_safetensors_path(weight->file);
-    out[0] = 0;
-    if (strlen(path) < 60 && strlen(part) < 40 && strpbrk(path, "'\"\\") == NULL && strpbrk(part, "'\"\\") == NULL)
-        snprintf(out, out_bytes,
-                 ": python3 -c \"from safetensors.torch import *; f='%.59s'; save_file({k.replace('%.39s.', ''):"
-                 " v for k, v in load_file(f).items()}, f, {'format': 'pt'})\"",
-                 path, part);
-    return out;
-}
-
-static dsc_status refuse_wrapped(const dsc_weight *weight, const char *wrapper, dsc_error *err)
-{
-    char command[300];
-    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
-                    "tensor \"%.80s\" has \"%s.\" in its name, from a module around the model; save the inner module, "
-                    "or rename%s",
-                    weight->name, wrapper, rename_command(weight, wrapper, command, sizeof command));
-}
-
-/* Whether a name ends with "." and this one. */
-static bool ends_with_name(const char *text, const char *name)
-{
-    const size_t a = strlen(text), b = strlen(name);
-    return a > b && text[a - b - 1] == '.' && strcmp(text + a - b, name) == 0;
-}
-
-/* A tensor is missing: the message names its counterpart in the file. */
-dsc_status dsc_lm_refuse_missing(const dsc_weights *weights, const dsc_lm_params *params, const char *name,
-                                 dsc_error *err)
-{
-    const char *shorter = without_base(params->family, name), *wrapper = NULL;
-    char plain[512], command[300];
-    const dsc_weight *found = NULL;
-    for (int64_t i = 0; i < dsc_weights_count(weights); i++) {
-        const dsc_weight *weight = dsc_weights_at(weights, i);
-        without_wrappers(weight->name, plain, sizeof plain, &wrapper);
-        if (wrapper != NULL && (strcmp(plain, name) == 0 || strcmp(plain, shorter) == 0))
-            return refuse_wrapped(weight, wrapper, err);
-        if (ends_with_name(weight->name, shorter))
-            found = weight;
-    }
-    if (strcmp(name, params->family->head_table) == 0 && params->config->classes == 0 &&
-        params->family->emit_last == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
-                        "tensor \"%s\" is missing from its weights; if the "
-                        "head is the table of tokens, set \"tie_word_embeddings\": true in config.json",
-                        name);
-    if (found != NULL) {
-        const size_t prefix = strlen(found->name) - strlen(shorter) - 1;
-        snprintf(plain, sizeof plain, "%.*s", (int)prefix, found->name);
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(found->file),
-                        "tensor \"%s\" is missing, and \"%.80s\" is "
-                        "there: the names have \"%.40s.\" before those of a %s; rename%s",
-                        name, found->name, plain, params->family->model_type,
-                        rename_command(found, plain, command, sizeof command));
-    }
-    for (int64_t i = 0; i < params->count && !is_adapter(params, i); i++) {
-        const dsc_weight *any = NULL;
-        DSC_TRY(dsc_lm_find_tensor(weights, params->family, params->spec[i].name, &any, err));
-        if (any != NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from its weights",
-                            name);
-    }
-    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
-                    "tensor \"%s\" is missing from its weights, and so are all "
-                    "others of a %s; they have \"%.80s\": are config.json and weights of one model?",
-                    name, params->family->model_type,
-                    dsc_weights_count(weights) > 0 ? dsc_weights_at(weights, 0)->name : "");
 }
 
 /* ---- the head ---- */
@@ -286,7 +185,7 @@ static bool is_of_head(const dsc_lm_family *family, const dsc_lm_config *config,
 {
     const char *const own[] = { family->transform, config->masked && !config->embeds ? family->final_norm : NULL };
     if (family->emit_last != NULL) /* the task's layers are outside of the base model */
-        return without_base(family, name) == name;
+        return dsc_lm_without_base(family, name) == name;
     if (strcmp(name, family->head_table) == 0 || (family->head_bias != NULL && strcmp(name, family->head_bias) == 0))
         return true;
     for (size_t i = 0; i < DSC_COUNT(own); i++)
@@ -298,7 +197,7 @@ static bool is_of_head(const dsc_lm_family *family, const dsc_lm_config *config,
 void dsc_lm_warn_fresh(const dsc_lm_params *params, const dsc_weight *const *sources, char *warnings, size_t bytes)
 {
     for (int64_t i = 0; i < params->count; i++)
-        if (sources[i] == NULL && !is_adapter(params, i))
+        if (sources[i] == NULL && !dsc_lm_is_adapter(params, i))
             dsc_hf_warn(warnings, bytes, "\"%.100s\" is in no file and begins with fresh values%s",
                         params->spec[i].name,
                         strcmp(params->spec[i].name, params->family->head_table) == 0 && params->config->classes == 0 &&
@@ -321,9 +220,9 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params
             continue; /* its matrix is one of the others */
         const char *wrapper = NULL;
         char plain[512];
-        without_wrappers(weight->name, plain, sizeof plain, &wrapper);
+        dsc_lm_without_wrappers(weight->name, plain, sizeof plain, &wrapper);
         if (!used[i] && wrapper != NULL)
-            return refuse_wrapped(weight, wrapper, err);
+            return dsc_lm_refuse_wrapped(weight, wrapper, err);
         if (!used[i] && !may_ignore(params, weight->name) && !dsc_wrapper_carries(params->family, weight->name))
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
                             "tensor \"%.200s\" is not one of a %s with %s %lld", weight->name,
@@ -406,7 +305,7 @@ static bool is_in_out(const dsc_lm_params *params, int64_t i)
     const dsc_lm_family *family = params->family;
     const char *name = params->spec[i].name;
     const size_t base = strlen(family->base);
-    return family->in_out && params->spec[i].dim_count == 2 && !is_adapter(params, i) &&
+    return family->in_out && params->spec[i].dim_count == 2 && !dsc_lm_is_adapter(params, i) &&
            strncmp(name, family->base, base) == 0 && strncmp(name + base, family->layer, strlen(family->layer)) == 0;
 }
 
@@ -457,7 +356,7 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
     }
     for (int64_t i = 0; i < params->count; i++) {
         const dsc_param_spec *spec = &params->spec[i];
-        if (is_adapter(params, i))
+        if (dsc_lm_is_adapter(params, i))
             continue;
         if (spec->parted) {
             DSC_TRY(dsc_lm_match_parts(weights, alloc, params, i, used, err));
@@ -518,9 +417,9 @@ static dsc_status refuse_adapter_tensor(const dsc_weights *weights, const dsc_lm
                 "the adapter again",
                 partner);
     }
-    without_wrappers(weight->name, plain, sizeof plain, &wrapper);
+    dsc_lm_without_wrappers(weight->name, plain, sizeof plain, &wrapper);
     if (wrapper != NULL)
-        return refuse_wrapped(weight, wrapper, err);
+        return dsc_lm_refuse_wrapped(weight, wrapper, err);
     return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
                     "tensor \"%.200s\" is not an adapter of a linear layer, or of modules_to_save, in this %s with %s "
                     "%lld",
@@ -579,12 +478,12 @@ static dsc_status match_adapter(const dsc_weights *weights, dsc_alloc *alloc, co
         snprintf(name, sizeof name, DSC_LORA_PREFIX "%s", spec->name);
         const dsc_weight *found = dsc_lora_find(weights, spec->name);
         if (found == NULL && params->config->embeds) /* PEFT has adapted the base model itself */
-            found = dsc_lora_find(weights, without_base(params->family, spec->name));
+            found = dsc_lora_find(weights, dsc_lm_without_base(params->family, spec->name));
         if (found == NULL && !spec->trainable)
             continue; /* a table that the adapter does not bring */
         if (found == NULL)
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from the adapter%s",
-                            name, is_adapter(params, i) ? "" : ", whose modules_to_save has its module");
+                            name, dsc_lm_is_adapter(params, i) ? "" : ", whose modules_to_save has its module");
         DSC_TRY(check_param(params, i, is_table(params, i) ? params->config->adapter_vocab : params->config->vocab,
                             found, err));
         used[found - dsc_weights_at(weights, 0)] = true;
