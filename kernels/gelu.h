@@ -15,6 +15,9 @@ typedef enum dsc_activation {
     DSC_RELU2,     /* max(x, 0)^2 (So et al. 2021) */
     DSC_SIGMOID,   /* 1 / (1 + exp(-x)): the gate of an output */
     DSC_HALF_SQUARE, /* x^2 / 2; its slope is x, so that GELU_BWD multiplies two arrays */
+    DSC_RELU6,        /* min(max(x, 0), 6); its slope at 0 and 6 is 0 */
+    DSC_HARD_SIGMOID, /* min(max(x / 6 + 1/2, 0), 1); its slope at -3 and 3 is 0 (Howard et al. 2019) */
+    DSC_HARD_SWISH,   /* x times that; its slope at -3 is 0 and at 3 is 1 */
     DSC_ACTIVATIONS
 } dsc_activation;
 

@@ -5,6 +5,30 @@
 
 #include "kernels/cpu/range.h"
 
+/* NaN stays. */
+V16_INLINE v16 activation_clamp(v16 x, float least, float most)
+{
+    return v16_min(v16_set(most), v16_max(v16_set(least), x));
+}
+
+V16_INLINE v16 activation_hard_gate(v16 x)
+{
+    return v16_mul(activation_clamp(v16_add(x, v16_set(3.0f)), 0.0f, 6.0f), v16_set(1.0f / 6));
+}
+
+/* 1 where least < x < most, else 0. */
+V16_INLINE v16 activation_between(v16 x, float least, float most)
+{
+    return v16_mul(v16_relu_slope(v16_sub(x, v16_set(least))), v16_relu_slope(v16_sub(v16_set(most), x)));
+}
+
+V16_INLINE v16 activation_hard_swish_slope(v16 x)
+{
+    const v16 near = activation_clamp(x, -3.0f, 3.0f), above = v16_relu_slope(v16_sub(v16_set(3.0f), x));
+    const v16 inside = v16_mul(activation_between(x, -3.0f, 3.0f), v16_fma(near, v16_set(1.0f / 3), v16_set(0.5f)));
+    return v16_add(inside, v16_sub(v16_set(1.0f), above));
+}
+
 V16_INLINE v16 activation_value(dsc_activation kind, v16 x)
 {
     switch (kind) {
@@ -20,6 +44,12 @@ V16_INLINE v16 activation_value(dsc_activation kind, v16 x)
         return v16_gelu_erf(x);
     case DSC_HALF_SQUARE:
         return v16_mul(v16_mul(v16_set(0.5f), x), x);
+    case DSC_RELU6:
+        return activation_clamp(x, 0.0f, 6.0f);
+    case DSC_HARD_SIGMOID:
+        return activation_hard_gate(x);
+    case DSC_HARD_SWISH: /* bounded below, where -Inf would meet 0 */
+        return v16_mul(v16_max(v16_set(-3.0f), x), activation_hard_gate(x));
     default:
         return v16_gelu(x);
     }
@@ -42,6 +72,12 @@ V16_INLINE v16 activation_slope(dsc_activation kind, v16 x)
         return v16_gelu_erf_slope(x);
     case DSC_HALF_SQUARE:
         return x;
+    case DSC_RELU6:
+        return activation_between(x, 0.0f, 6.0f);
+    case DSC_HARD_SIGMOID:
+        return v16_mul(v16_set(1.0f / 6), activation_between(x, -3.0f, 3.0f));
+    case DSC_HARD_SWISH:
+        return activation_hard_swish_slope(x);
     default:
         return v16_gelu_slope(x);
     }
@@ -71,6 +107,15 @@ V16_INLINE v16 activation_slope(dsc_activation kind, v16 x)
             break;                                                                                                     \
         case DSC_HALF_SQUARE:                                                                                          \
             call(DSC_HALF_SQUARE);                                                                                     \
+            break;                                                                                                     \
+        case DSC_RELU6:                                                                                                \
+            call(DSC_RELU6);                                                                                           \
+            break;                                                                                                     \
+        case DSC_HARD_SIGMOID:                                                                                         \
+            call(DSC_HARD_SIGMOID);                                                                                    \
+            break;                                                                                                     \
+        case DSC_HARD_SWISH:                                                                                           \
+            call(DSC_HARD_SWISH);                                                                                      \
             break;                                                                                                     \
         case DSC_ACTIVATIONS:                                                                                          \
             break;                                                                                                     \

@@ -24,6 +24,8 @@ static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static double relu(double x) { return x < 0 ? 0 : x; }
 
+static double clamp(double x, double least, double most) { return x < least ? least : x > most ? most : x; }
+
 double dsc_activation_ref(dsc_activation kind, double x)
 {
     switch (kind) {
@@ -37,6 +39,12 @@ double dsc_activation_ref(dsc_activation kind, double x)
         return sigmoid(x);
     case DSC_GELU_ERF: return x * gate_erf(x);
     case DSC_HALF_SQUARE: return 0.5 * x * x;
+    case DSC_RELU6:
+        return clamp(x, 0, 6);
+    case DSC_HARD_SIGMOID:
+        return clamp(x + 3, 0, 6) / 6;
+    case DSC_HARD_SWISH:
+        return x <= -3 ? 0 : x * (clamp(x + 3, 0, 6) / 6);
     case DSC_GELU_TANH:
     case DSC_ACTIVATIONS:
         break;
@@ -66,6 +74,12 @@ double dsc_activation_slope_ref(dsc_activation kind, double x)
     case DSC_GELU_ERF:
         return gate_erf(x) + x * ONE_OVER_SQRT_2_PI * exp(-0.5 * x * x);
     case DSC_HALF_SQUARE: return x;
+    case DSC_RELU6:
+        return x > 0 && x < 6 ? 1 : 0;
+    case DSC_HARD_SIGMOID:
+        return x > -3 && x < 3 ? 1.0 / 6 : 0;
+    case DSC_HARD_SWISH:
+        return x <= -3 ? 0 : x < 3 ? x / 3 + 0.5 : 1;
     case DSC_GELU_TANH:
     case DSC_ACTIVATIONS:
         break;

@@ -4,7 +4,6 @@
 
 typedef struct v16_ints { __m256i low, high; } v16_ints;
 
-V16_BINARY(v16_min, _mm256_min_ps)
 
 V16_INLINE __m256 step_towards_8(__m256 step, __m256 c)
 {

@@ -4,7 +4,6 @@
 
 typedef __m512i v16_ints;
 
-V16_INLINE v16 v16_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
 V16_INLINE v16 v16_step_towards(v16 step, v16 c)
 {
     const __m512 signed_step = _mm512_or_ps(step, _mm512_and_ps(c, _mm512_set1_ps(-0.0f)));

@@ -24,6 +24,7 @@ V16_INLINE v16 v16_fnma(v16 a, v16 b, v16 c) { return _mm512_fnmadd_ps(a, b, c);
 V16_INLINE v16 v16_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
 V16_INLINE v16 v16_sqrt(v16 a) { return _mm512_sqrt_ps(a); }
 V16_INLINE v16 v16_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
+V16_INLINE v16 v16_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
 V16_INLINE v16 v16_exp(v16 x) { return dsc_exp_avx512(x); }
 V16_INLINE v16 v16_tanh(v16 x) { return dsc_tanh_avx512(x); }
 V16_INLINE v16 v16_sigmoid(v16 x) { return dsc_sigmoid_avx512(x); }

@@ -63,6 +63,14 @@ template <bool FAST> __device__ __forceinline__ gate_values gate_of(float x)
 
 __device__ __forceinline__ float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
 
+/* A bound lets NaN pass. */
+__device__ __forceinline__ float clamp_of(float x, float least, float most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+__device__ __forceinline__ float hard_gate_of(float x) { return clamp_of(x + 3.0f, 0.0f, 6.0f) * (1.0f / 6); }
+
 template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activation_of(float x)
 {
     if (KIND == DSC_RELU)
@@ -75,6 +83,12 @@ template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activ
         return gate_of<FAST>(x).s;
     if (KIND == DSC_HALF_SQUARE)
         return 0.5f * x * x;
+    if (KIND == DSC_RELU6)
+        return clamp_of(x, 0.0f, 6.0f);
+    if (KIND == DSC_HARD_SIGMOID)
+        return hard_gate_of(x);
+    if (KIND == DSC_HARD_SWISH)
+        return (x < -3.0f ? -3.0f : x) * hard_gate_of(x);
     return KIND == DSC_GELU_ERF ? gelu_not_below(x) * gelu_erf_gate(x) : gelu_of<FAST>(x);
 }
 
@@ -92,6 +106,12 @@ template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activ
         return gate_of<FAST>(x).s * gate_of<FAST>(-x).s;
     if (KIND == DSC_HALF_SQUARE)
         return x;
+    if (KIND == DSC_RELU6)
+        return x > 0.0f && x < 6.0f ? 1.0f : 0.0f;
+    if (KIND == DSC_HARD_SIGMOID)
+        return x > -3.0f && x < 3.0f ? 1.0f / 6 : 0.0f;
+    if (KIND == DSC_HARD_SWISH)
+        return x <= -3.0f ? 0.0f : x < 3.0f ? fmaf(x, 1.0f / 3, 0.5f) : 1.0f;
     if (KIND != DSC_GELU_ERF)
         return gelu_slope<FAST>(x);
     const float y = gelu_not_above(gelu_not_below(x)), e = FAST ? __expf(-0.5f * y * y) : expf(-0.5f * y * y);
@@ -122,6 +142,15 @@ template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activ
             break;                                                                                                     \
         case DSC_HALF_SQUARE:                                                                                          \
             RUN<DSC_HALF_SQUARE>(__VA_ARGS__);                                                                         \
+            break;                                                                                                     \
+        case DSC_RELU6:                                                                                                \
+            RUN<DSC_RELU6>(__VA_ARGS__);                                                                               \
+            break;                                                                                                     \
+        case DSC_HARD_SIGMOID:                                                                                         \
+            RUN<DSC_HARD_SIGMOID>(__VA_ARGS__);                                                                        \
+            break;                                                                                                     \
+        case DSC_HARD_SWISH:                                                                                           \
+            RUN<DSC_HARD_SWISH>(__VA_ARGS__);                                                                          \
             break;                                                                                                     \
         case DSC_ACTIVATIONS:                                                                                          \
             break;                                                                                                     \

@@ -34,7 +34,10 @@ static const char *activation_text(dsc_activation kind)
                                                         [DSC_SILU] = "silu",
                                                         [DSC_RELU2] = "relu squared",
                                                         [DSC_SIGMOID] = "sigmoid",
-                                                        [DSC_HALF_SQUARE] = "half square" };
+                                                        [DSC_HALF_SQUARE] = "half square",
+                                                        [DSC_RELU6] = "relu6",
+                                                        [DSC_HARD_SIGMOID] = "hard sigmoid",
+                                                        [DSC_HARD_SWISH] = "hard swish" };
     return texts[kind];
 }
 

@@ -6,7 +6,8 @@
 #include <math.h>
 
 const char *const ck_activation_names[DSC_ACTIVATIONS] = { "tanh",  "erf",     "relu",       "silu",
-                                                           "relu2", "sigmoid", "half_square" };
+                                                           "relu2", "sigmoid", "half_square",
+                                                           "relu6", "hard_sigmoid", "hard_swish" };
 
 static double argument(double x) { return 1.5957691216057308 * (x + 0.044715 * x * x * x); } /* 2 sqrt(2 / pi) (...) */
 static double gate(double x) { return 1 / (1 + exp(-argument(x))); }
@@ -29,6 +30,12 @@ double ck_activation(dsc_activation kind, double x)
         return sigmoid(x);
     case DSC_HALF_SQUARE:
         return 0.5 * x * x;
+    case DSC_RELU6:
+        return fmin(fmax(x, 0), 6);
+    case DSC_HARD_SIGMOID:
+        return fmin(fmax(x + 3, 0), 6) / 6;
+    case DSC_HARD_SWISH:
+        return x * fmin(fmax(x + 3, 0), 6) / 6;
     case DSC_GELU_ERF:
         return x * gate_erf(x);
     default:
@@ -41,10 +48,14 @@ double ck_activation_tolerance(dsc_activation kind, double x)
     const double expected = ck_activation(kind, x), spacing = ck_spacing(DSC_F32, expected);
     switch (kind) {
     case DSC_RELU:
+    case DSC_RELU6:
         return 0;
     case DSC_RELU2:
     case DSC_HALF_SQUARE:
         return spacing;
+    case DSC_HARD_SIGMOID:
+    case DSC_HARD_SWISH:
+        return 3 * spacing;
     case DSC_SILU:
     case DSC_SIGMOID:
         return spacing * (4 + 1.5 * fmin(fabs(x), 104)) + denormal;
@@ -70,6 +81,12 @@ static terms slope_terms(dsc_activation kind, double x)
         return (terms) { 2 * fmax(x, 0), 0 };
     case DSC_HALF_SQUARE:
         return (terms) { x, 0 };
+    case DSC_RELU6:
+        return (terms) { x > 0 && x < 6, 0 };
+    case DSC_HARD_SIGMOID:
+        return (terms) { x > -3 && x < 3 ? 1.0 / 6 : 0, 0 };
+    case DSC_HARD_SWISH:
+        return (terms) { x <= -3 ? 0 : x < 3 ? x / 3 + 0.5 : 1, 0 };
     case DSC_SILU:
         return (terms) { sigmoid(x), x * sigmoid(x) * sigmoid(-x) };
     case DSC_SIGMOID:
@@ -95,7 +112,12 @@ double ck_activation_slope_tolerance(dsc_activation kind, double x)
     case DSC_RELU:
     case DSC_RELU2:
     case DSC_HALF_SQUARE:
+    case DSC_RELU6:
         return 0;
+    case DSC_HARD_SIGMOID:
+        return spacing;
+    case DSC_HARD_SWISH: /* x / 3 and 1/2 may cancel */
+        return 0x1p-23;
     case DSC_SILU: /* 1 - s is off by a rounding of 1, which silu multiplies, until it is 0 */
         return spacing * (6 + 2 * far) + 2 * fmin(fabs(ck_activation(kind, x)), 20) * 0x1p-24 + denormal;
     case DSC_SIGMOID:

@@ -100,10 +100,11 @@ static void check_differences(dsc_activation kind)
         return;
     float *d_in = ck_buf(CK_OUT, DSC_F32, 101, "d_in");
     const float *d_out = ck_buf(CK_IN, DSC_F32, 101, "d_out"), *in = ck_buf(CK_IN, DSC_F32, 101, "in");
+    const bool has_corners = kind == DSC_RELU || kind == DSC_RELU2 || kind >= DSC_RELU6;
     ck_normal(d_out, 0, 1);
     for (int64_t i = 0; i < 101; i++)
         ck_set(in, i,
-               0.1 * (double)(i - 50) + (kind == DSC_RELU || kind == DSC_RELU2 ? 0.03 : 0)); /* beside the corner */
+               0.1 * (double)(i - 50) + (has_corners ? 0.03 : 0)); /* beside the corner */
     const dsc_gelu_bwd_args args = { .d_in = d_in, .d_out = d_out, .in = in, .count = 101, .dtype = DSC_F32,
                                      .kind = kind };
     ck_kernel(DSC_KERNEL_GELU_BWD, &args, sizeof args, verify_differences);

@@ -295,6 +295,15 @@ static double activate(dsc_activation kind, double x, double *slope)
     case DSC_SIGMOID:
         *slope = s * (1 - s);
         return s;
+    case DSC_RELU6:
+        *slope = x > 0 && x < 6;
+        return fmin(positive, 6);
+    case DSC_HARD_SIGMOID:
+        *slope = fabs(x) < 3 ? 1.0 / 6 : 0;
+        return fmin(fmax(x + 3, 0), 6) / 6;
+    case DSC_HARD_SWISH:
+        *slope = x <= -3 ? 0 : x < 3 ? x / 3 + 0.5 : 1;
+        return x * fmin(fmax(x + 3, 0), 6) / 6;
     default:
         break;
     }

@@ -17,7 +17,7 @@ torch.set_default_dtype(torch.float64)
 # In the order of dsc_activation.
 ACTIVATIONS = (
     lambda x: F.gelu(x, approximate="tanh"), F.gelu, F.relu, F.silu, lambda x: F.relu(x).square(), torch.sigmoid,
-    lambda x: x.square() / 2,
+    lambda x: x.square() / 2, F.relu6, F.hardsigmoid, F.hardswish,
 )
 
 

@@ -292,7 +292,7 @@ static void refusals_name_op_and_shapes(void **state)
     expect_refusal(p, "op \"multiply\": its inputs \"in\" [4,8] and \"slice\" [4,4] differ in shape");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     dsc_program_end(p, dsc_program_activation(p, p->input, DSC_ACTIVATIONS));
-    expect_refusal(p, "op \"activation\": activation 7 is not one of the 7 kinds");
+    expect_refusal(p, "op \"activation\": activation 10 is not one of the 10 kinds");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     const int16_t wide =
         dsc_program_linear(p, p->input, &(dsc_program_linear_args) { .name = "wide", .shape = { 8, 16, true } });
@@ -308,7 +308,7 @@ static void refusals_name_op_and_shapes(void **state)
     expect_refusal(p, "the slices of \"in\" cover 4 of 8 columns");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     dsc_program_end(p, dsc_program_gated(p, p->input, p->input, (dsc_activation)77));
-    expect_refusal(p, "op \"gated\": activation 77 is not one of the 7 kinds");
+    expect_refusal(p, "op \"gated\": activation 77 is not one of the 10 kinds");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     int16_t x = p->input;
     for (int i = 0; i < 200; i++)

@@ -211,8 +211,9 @@ static void layers_that_do_not_follow_stay_apart(void **state)
 static void a_shown_program_names_its_activations(void **state)
 {
     (void)state;
-    static const char *const names[DSC_ACTIVATIONS] = { "gelu tanh",    "gelu erf", "relu",       "silu",
-                                                        "relu squared", "sigmoid",  "half square" };
+    static const char *const names[DSC_ACTIVATIONS] = { "gelu tanh",    "gelu erf",   "relu",        "silu",
+                                                        "relu squared", "sigmoid",    "half square", "relu6",
+                                                        "hard sigmoid", "hard swish" };
     static char text[8192];
     program_random *r = &random_program;
     for (int kind = 0; kind < DSC_ACTIVATIONS; kind++)
