@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "kernels/attention.h"
+#include "kernels/batch_norm.h"
 #include "kernels/conv.h"
 #include "kernels/conv2d.h"
 #include "kernels/cross_entropy.h"
@@ -27,12 +28,14 @@
 #include "kernels/places.h"
 #include "kernels/moe.h"
 #include "kernels/moe_balance.h"
+#include "kernels/pool.h"
 #include "kernels/preference.h"
 #include "kernels/nf4.h"
 #include "kernels/quant.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/sample_rows.h"
+#include "kernels/sample_scale.h"
 #include "kernels/scale.h"
 #include "kernels/signs.h"
 #include "kernels/swiglu.h"
@@ -116,6 +119,9 @@ void dsc_mean_rows_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_text_vectors_init(dsc_kernel_table *table, uint32_t caps); /* TEXT_* */
 void dsc_heads_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_sample_rows_init(dsc_kernel_table *table, uint32_t caps); /* ROWS_* PATCHES */
+void dsc_batch_norm_init(dsc_kernel_table *table, uint32_t caps); /* BATCH_* */
+void dsc_pool_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_sample_scale_init(dsc_kernel_table *table, uint32_t caps); /* SAMPLE_* */
 void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */
 void dsc_moe_balance_init(dsc_kernel_table *table);        /* MOE_TALLY MOE_BALANCE_BWD */
 void dsc_conv_init(dsc_kernel_table *table, uint32_t caps); /* COPY_COLUMNS CONV_* */

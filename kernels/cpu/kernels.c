@@ -38,6 +38,9 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_text_vectors_init(table, caps);
     dsc_heads_init(table, caps);
     dsc_sample_rows_init(table, caps);
+    dsc_batch_norm_init(table, caps);
+    dsc_pool_init(table, caps);
+    dsc_sample_scale_init(table, caps);
     dsc_moe_init(table, caps);
     dsc_moe_balance_init(table);
     dsc_conv_init(table, caps);

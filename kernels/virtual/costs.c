@@ -118,6 +118,19 @@ static double norm_bytes(dsc_kernel kernel, const void *args)
         const dsc_rmsnorm_fwd_args *a = args;
         return rows_bytes(a->rows, a->channels, a->dtype, a->add != NULL ? 4 : 2);
     }
+    case DSC_KERNEL_BATCH_STATS: {
+        const dsc_batch_stats_args *a = args;
+        return a->running_mean != NULL ? 0 : rows_bytes(a->rows, a->channels, a->dtype, 1);
+    }
+    case DSC_KERNEL_BATCH_NORM_FWD: {
+        const dsc_batch_norm_fwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, a->add != NULL ? 3 : 2);
+    }
+    case DSC_KERNEL_BATCH_NORM_BWD: { /* what a sum reads is read again by the second pass */
+        const dsc_batch_norm_bwd_args *a = args;
+        const int reads = a->activates && a->add != NULL ? 3 : 2, writes = a->d_add != NULL ? 2 : 1;
+        return rows_bytes(a->rows, a->channels, a->dtype, 2 * reads + writes);
+    }
     default: {
         const dsc_rmsnorm_bwd_args *a = args;
         return rows_bytes(a->rows, a->channels, a->dtype, a->d_residual != NULL ? 4 : 3);
@@ -209,6 +222,23 @@ static double table_bytes(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_ROWS_SUM: {
         const dsc_rows_args *a = args;
         return rows_bytes(a->samples * a->rows, a->channels, a->dtype, 2);
+    }
+    case DSC_KERNEL_POOL_FWD:
+    case DSC_KERNEL_POOL_BWD: {
+        const dsc_pool_args *a = args;
+        const double in = (double)(a->shape.height * a->shape.width) * each(a->dtype);
+        const double out = (double)(a->shape.out_height * a->shape.out_width) *
+                           (each(a->dtype) + (a->chosen != NULL ? 4 : 0));
+        return (double)(a->samples * a->channels) * (in + out);
+    }
+    case DSC_KERNEL_SAMPLE_SCALE_FWD:
+    case DSC_KERNEL_SAMPLE_SCALE_BWD: {
+        const dsc_sample_scale_args *a = args;
+        return rows_bytes(a->samples * a->rows, a->channels, a->dtype, 2);
+    }
+    case DSC_KERNEL_SAMPLE_DROPOUT: {
+        const dsc_sample_dropout_args *a = args;
+        return rows_bytes(a->samples, a->elements, a->dtype, 2);
     }
     case DSC_KERNEL_PATCHES: {
         const dsc_patches_args *a = args;
@@ -394,6 +424,9 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_LAYERNORM_BWD:
     case DSC_KERNEL_RMSNORM_FWD:
     case DSC_KERNEL_RMSNORM_BWD:
+    case DSC_KERNEL_BATCH_STATS:
+    case DSC_KERNEL_BATCH_NORM_FWD:
+    case DSC_KERNEL_BATCH_NORM_BWD:
         return norm_bytes(kernel, args);
     case DSC_KERNEL_GELU_FWD:
     case DSC_KERNEL_GELU_BWD:
@@ -421,6 +454,11 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_ROWS_PUT:
     case DSC_KERNEL_ROWS_SUM:
     case DSC_KERNEL_PATCHES:
+    case DSC_KERNEL_POOL_FWD:
+    case DSC_KERNEL_POOL_BWD:
+    case DSC_KERNEL_SAMPLE_SCALE_FWD:
+    case DSC_KERNEL_SAMPLE_SCALE_BWD:
+    case DSC_KERNEL_SAMPLE_DROPOUT:
         return table_bytes(kernel, args);
     case DSC_KERNEL_DORA_FACTORS:
     case DSC_KERNEL_DORA_SCALE:

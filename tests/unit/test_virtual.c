@@ -191,6 +191,27 @@ static void heads_for_labels_take_time(void **state)
     near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_MEAN_ROWS_BWD, &mean, &part), 4.0 * 128 * 768 * 4 / 1e9);
 }
 
+/* Bytes of feature maps: a norm's backward reads its inputs twice, and a maximum keeps where it was. */
+static void feature_maps_take_time(void **state)
+{
+    (void)state;
+    dsc_virtual_part part;
+    const double map = 6.0 * 64 * 2 / 1e9;
+    const dsc_batch_stats_args stats = { .rows = 6, .channels = 64, .dtype = DSC_BF16 };
+    const dsc_batch_norm_fwd_args norm = { .rows = 6, .channels = 64, .dtype = DSC_BF16 };
+    const dsc_batch_norm_bwd_args back = { .rows = 6, .channels = 64, .dtype = DSC_BF16 };
+    const dsc_sample_scale_args scale = { .samples = 2, .rows = 3, .channels = 64, .dtype = DSC_BF16 };
+    const dsc_sample_dropout_args drop = { .samples = 2, .elements = 192, .dtype = DSC_BF16 };
+    const dsc_pool_args pool = { .shape = { DSC_POOL_MEAN, 2, 2, 1, 2, 0, 0, 0 }, .samples = 1, .channels = 64,
+                                 .dtype = DSC_BF16 };
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_BATCH_STATS, &stats, &part), map);
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_BATCH_NORM_FWD, &norm, &part), 2 * map);
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_BATCH_NORM_BWD, &back, &part), 5 * map);
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_SAMPLE_SCALE_FWD, &scale, &part), 2 * map);
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_SAMPLE_DROPOUT, &drop, &part), 2 * map);
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_POOL_FWD, &pool, &part), map);
+}
+
 /* A step of two kernels around a collective, and a wait for its end: 3 + 2 + 6 seconds. */
 static dsc_virtual_trace trace_step(machine *m, dsc_virtual_item *items, int64_t capacity)
 {
@@ -302,7 +323,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_host_call_has_a_clock_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_host_beside_the_card_works_on_the_callers_clock, set_up, tear_down),
         cmocka_unit_test(times_follow_from_the_arguments),
-        cmocka_unit_test(heads_for_labels_take_time),
+        cmocka_unit_test(heads_for_labels_take_time), cmocka_unit_test(feature_maps_take_time),
         cmocka_unit_test_setup_teardown(ranks_that_are_equally_fast_replay_the_step_of_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(all_ranks_wait_for_a_slow_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(noise_costs_more_than_its_mean, set_up, tear_down),
