@@ -141,7 +141,19 @@ static void add_head(dsc_lm *lm)
     }
 }
 
-/* The parameters and layers that a program has. */
+static void add_buffer(dsc_lm *lm, const dsc_program_buffer *of)
+{
+    char *text = lm->buffer_names[lm->buffer_count];
+    const int bytes = snprintf(text, NAME_BYTES, "%s%s%s%s", lm->prefix, of->name, of->part[0] != 0 ? "." : "",
+                               of->part);
+    DSC_ASSERT(bytes > 0);
+    DSC_ASSERT(bytes < NAME_BYTES);
+    lm->buffers[lm->buffer_count++] = (dsc_buffer_spec) {
+        .name = text, .kind = of->kind, .count = of->count, .init = of->init, .momentum = of->momentum
+    };
+}
+
+/* The parameters, layers and buffers that a program has. */
 static void add_program(dsc_lm *lm, int64_t layer)
 {
     dsc_program *program = lm->source;
@@ -160,6 +172,8 @@ static void add_program(dsc_lm *lm, int64_t layer)
         spec->laid_late = param->laid_late;
         spec->trainable = !param->frozen;
     }
+    for (int32_t i = 0; i < program->module_buffer_count; i++)
+        add_buffer(lm, &program->module_buffer[i]);
     for (int32_t i = 0; i < program->layer_count; i++) {
         const dsc_program_layer *of = &program->layer[i];
         const lm_linear linear = { of->name, of->shape, .out_split = of->out_split };
@@ -201,10 +215,10 @@ static void add_last(dsc_lm *lm, dsc_module *module)
 static void describe_modules(dsc_lm *lm)
 {
     const int64_t last = lm->module_count - 1;
-    lm->param_count = 0;
+    lm->param_count = lm->buffer_count = 0;
     for (int64_t i = 0; i <= last; i++) {
         dsc_module *module = &lm->modules[i];
-        const int64_t first = lm->param_count;
+        const int64_t first = lm->param_count, first_buffer = lm->buffer_count;
         lm->first_param = first;
         lm->selves[i] = (dsc_lm_module){ .family = lm->family, .config = lm->config, .layer = i - 1 };
         *module = (dsc_module){ .struct_bytes = sizeof *module, .name = lm->names[i], .self = &lm->selves[i],
@@ -232,6 +246,8 @@ static void describe_modules(dsc_lm *lm)
             dsc_lm_add_expert_adapters(lm, &lm->selves[i].lora);
         }
         module->param_count = (int32_t)(lm->param_count - first);
+        module->buffer_count = (int32_t)(lm->buffer_count - first_buffer);
+        module->buffers = module->buffer_count > 0 ? &lm->buffers[first_buffer] : NULL;
     }
     if (lm->lora != NULL)
         dsc_lm_freeze(lm);
@@ -239,7 +255,7 @@ static void describe_modules(dsc_lm *lm)
 
 /* How many parameters and linear layers all modules have, without adapters. */
 typedef struct lm_counts {
-    int64_t params, layers;
+    int64_t params, layers, buffers;
 } lm_counts;
 
 /* Describes each program, as blocks can differ, for the first failure of one and for the counts. */
@@ -255,6 +271,7 @@ static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
             return program->status;
         }
         counts->params += program->param_count;
+        counts->buffers += program->module_buffer_count;
         const int32_t experts = dsc_lm_find_experts(lm, program);
         counts->layers += program->layer_count + experts;
         if (experts > 0) {
@@ -295,6 +312,8 @@ static void free_all(dsc_lm *lm)
     void *const all[] = { (void *)lm->sources,
                           lm->names,
                           lm->params,
+                          lm->buffers,
+                          lm->buffer_names,
                           lm->modules,
                           lm->selves,
                           lm->adapter_of,
@@ -519,6 +538,9 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->selves, &lm->selves, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->modules, &lm->modules, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->params, &lm->params, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, own.buffers + 1, sizeof *lm->buffers, &lm->buffers, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, own.buffers + 1, sizeof *lm->buffer_names, &lm->buffer_names,
+                             err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + most, sizeof *lm->names, &lm->names, err));
     if (lm->lora != NULL) {
         DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->adapter_of, &lm->adapter_of, err));

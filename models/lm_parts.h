@@ -57,6 +57,9 @@ struct dsc_lm {
     dsc_param_spec *params; /* [param_count], of all modules in order */
     lm_name *names;         /* [module_count + param_count] */
     int64_t module_count, param_count;
+    dsc_buffer_spec *buffers; /* [buffer_count], of all modules in order */
+    lm_name *buffer_names;    /* likewise */
+    int64_t buffer_count;
     lm_name prefix;                   /* prefix of the module that is being described */
     int64_t first_param;              /* its first one */
     lm_layer layer[LINEARS_MAX];      /* [all_layers] */

@@ -60,6 +60,11 @@ typedef enum dsc_op_kind {
     DSC_OP_DELTA, /* q, k and v in one, b, a -> y, states */
     /* Pictures */
     DSC_OP_CONV2D, /* x -> y */
+    /* Feature maps beside their convolution */
+    DSC_OP_BATCH_STATS,  /* x -> mean and 1 / deviation of each column */
+    DSC_OP_BATCH_NORM,   /* x, statistics, residual or none -> y */
+    DSC_OP_POOL,         /* x -> y, the pixels that were chosen or none */
+    DSC_OP_SAMPLE_SCALE, /* x, one row of each sample -> y */
     /* Made by the compiler; dy is the gradient of y. */
     DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
     DSC_OP_LINEAR_DW,      /* x, dy -> */
@@ -82,6 +87,9 @@ typedef enum dsc_op_kind {
     DSC_OP_PICK_BWD,       /* dy -> dx */
     DSC_OP_CONV2D_DX,      /* dy, sum so far -> dx */
     DSC_OP_CONV2D_DW,      /* x, dy -> */
+    DSC_OP_BATCH_NORM_BWD,   /* dy, x, statistics, residual or none -> dx, d_residual or none */
+    DSC_OP_POOL_BWD,         /* dy, the pixels that were chosen or none -> dx */
+    DSC_OP_SAMPLE_SCALE_BWD, /* dy, x -> the gradient of the row of each sample */
     DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
     DSC_OP_KINDS
 } dsc_op_kind;
@@ -120,6 +128,15 @@ typedef struct dsc_program_param {
     bool frozen; /* never trained */
     bool experts; /* as in dsc_param_spec */
 } dsc_program_param;
+
+/* A buffer of the module: dsc_buffer_spec with a name in two parts, as a parameter's. Its number is its place in the
+ * module's list. */
+typedef struct dsc_program_buffer {
+    const char *name, *part; /* "bn1", "running_mean" */
+    dsc_buffer_kind kind;
+    int64_t count;
+    double init, momentum;
+} dsc_program_buffer;
 
 /* A linear layer of the module, with the numbers of its parameters. */
 typedef struct dsc_program_layer {
@@ -184,6 +201,17 @@ typedef struct dsc_op_delta {
     int32_t a_log, dt_bias;
 } dsc_op_delta;
 
+/* BATCH_STATS, BATCH_NORM */
+typedef struct dsc_op_batch_norm {
+    double eps;
+    int32_t weight, bias;   /* declared parameters [columns] */
+    int32_t mean, variance; /* declared buffers [columns] */
+    bool frozen;            /* the statistics are those of the buffers in training too */
+    bool activates;
+    dsc_activation kind; /* with `activates`: of y, one of dsc_batch_norm_activates */
+} dsc_op_batch_norm;
+typedef dsc_pool_shape dsc_op_pool;
+
 /* A batch tensor of floats: [rows,columns] of a sample, or its picture [planes,height,width] in patches. */
 typedef struct dsc_op_data {
     int32_t tensor; /* number of the batch tensor */
@@ -218,7 +246,10 @@ typedef struct dsc_op {
         struct {
             double probability;
             uint32_t stream;
+            bool per_sample; /* all rows of a sample together */
         } dropout;
+        dsc_op_batch_norm batch_norm;
+        dsc_op_pool pool;
         struct {
             int64_t column, width, apart;
         } slice;
@@ -280,6 +311,8 @@ typedef struct dsc_program {
     int64_t cache_tokens;
     dsc_program_param param[DSC_PROGRAM_PARAMS];
     dsc_program_layer layer[DSC_PROGRAM_LAYERS];
+    int32_t module_buffer_count;
+    dsc_program_buffer module_buffer[DSC_MODULE_BUFFERS_MAX];
     dsc_op op[DSC_PROGRAM_OPS];
     dsc_value value[DSC_PROGRAM_VALUES];
     dsc_op_list list[DSC_PASSES];
@@ -305,6 +338,8 @@ void dsc_program_begin_first(dsc_program *program, int64_t tokens);
 /* An op of a layer or a norm adds the parameters behind those that are there. A declaration adds them ahead of the op,
  * where their order is another one. Texts are the caller's and stay as long as the program. */
 int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param); /* the parameter's number */
+
+int32_t dsc_program_declare_buffer(dsc_program *program, const dsc_program_buffer *buffer); /* the buffer's number */
 
 /* y = x w + b, with parameters "<name>.weight" and, with bias, "<name>.bias". */
 typedef struct dsc_program_linear_args {
@@ -395,6 +430,24 @@ typedef struct dsc_program_conv2d_args {
     double std; /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
 } dsc_program_conv2d_args;
 int16_t dsc_program_conv2d(dsc_program *program, int16_t x, const dsc_program_conv2d_args *args);
+/* Batch normalization as torch.nn.BatchNorm2d (kernels/batch_norm.h): parameters "<name>.weight" and "<name>.bias",
+ * buffers "<name>.running_mean", "<name>.running_var" and "<name>.num_batches_tracked". In training the statistics are
+ * those of the micro-batch. Frozen it is torchvision's FrozenBatchNorm2d: nothing is trained or counted. */
+typedef struct dsc_program_batch_norm_args {
+    const char *name;
+    double eps, momentum; /* above 0; 0 to 1 */
+    bool frozen;
+} dsc_program_batch_norm_args;
+int16_t dsc_program_batch_norm(dsc_program *program, int16_t x, const dsc_program_batch_norm_args *args);
+/* Windows of a feature map (kernels/pool.h), by kernel, stride and padding; and means of height by width windows that
+ * share out the map. */
+int16_t dsc_program_max_pool(dsc_program *program, int16_t x, const dsc_op_pool *args);
+int16_t dsc_program_average_pool(dsc_program *program, int16_t x, const dsc_op_pool *args);
+int16_t dsc_program_mean_pool(dsc_program *program, int16_t x, int64_t height, int64_t width);
+/* The rows of each sample times its one row of `scale`, element by element. */
+int16_t dsc_program_scale_rows(dsc_program *program, int16_t x, int16_t scale);
+/* As dropout, of whole samples: torchvision's StochasticDepth in mode "row". */
+int16_t dsc_program_drop_path(dsc_program *program, int16_t x, double probability, uint32_t stream);
 /* The gated delta rule (kernels/delta.h). qkv has the columns of q, k and v, b and a one for each head of values. */
 int16_t dsc_program_delta(dsc_program *program, int16_t qkv, int16_t b, int16_t a, const dsc_op_delta *args);
 /* Rows of a batch tensor of floats; and patches of its pictures [planes,height,width], which are windows that do not

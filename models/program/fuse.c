@@ -122,6 +122,59 @@ static bool fuse_norm(dsc_program *program, int16_t at)
     return true;
 }
 
+/* ---- batch norms ------------------------------------------------------------------------------------------------- */
+
+/* The batch norm that makes a value which one op alone reads; NULL: there is none. */
+static dsc_op *batch_norm_before(dsc_program *program, int16_t value)
+{
+    int16_t reader;
+    const int16_t maker = value == program->output ? DSC_PROGRAM_NONE : program->value[value].maker;
+    if (maker == DSC_PROGRAM_NONE || program->op[maker].kind != DSC_OP_BATCH_NORM ||
+        program->op[maker].batch_norm.activates || dsc_program_readers(program, value, &reader) != 1)
+        return NULL;
+    return &program->op[maker];
+}
+
+/* The norm makes what the op at `at` made, which nothing makes again by itself. */
+static void take_over(dsc_program *program, dsc_op *norm, int16_t at)
+{
+    dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    dsc_op *op = &program->op[list->op[at]];
+    dsc_program_set_out(program, norm, 0, op->out[0]);
+    op->out[0] = DSC_PROGRAM_NONE;
+    remove_op(list, list->op[at]);
+}
+
+/* norm + other, where `other` is there before the norm. */
+static bool fuse_batch_norm_sum(dsc_program *program, int16_t at, int side)
+{
+    const dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    const dsc_op *add = &program->op[list->op[at]];
+    if (add->kind != DSC_OP_ADD || add->in[0] == add->in[1])
+        return false;
+    const int16_t other = add->in[1 - side];
+    dsc_op *norm = batch_norm_before(program, add->in[side]);
+    if (norm == NULL || norm->in[2] != DSC_PROGRAM_NONE ||
+        position_of(list, program->value[other].maker) > position_of(list, dsc_op_number(program, norm)))
+        return false;
+    norm->in[2] = other;
+    take_over(program, norm, at);
+    return true;
+}
+
+static bool fuse_batch_norm_activation(dsc_program *program, int16_t at)
+{
+    const dsc_op *activation = &program->op[program->list[DSC_PASS_FORWARD].op[at]];
+    if (activation->kind != DSC_OP_ACTIVATION || !dsc_batch_norm_activates(activation->activation))
+        return false;
+    dsc_op *norm = batch_norm_before(program, activation->in[0]);
+    if (norm == NULL)
+        return false;
+    norm->batch_norm.activates = true, norm->batch_norm.kind = activation->activation;
+    take_over(program, norm, at);
+    return true;
+}
+
 /* ---- products of one input --------------------------------------------------------------------------------------- */
 
 /* The attention or gated activation that alone reads a value, or reads what a rope makes of it in place. *input: where.
@@ -222,6 +275,10 @@ void dsc_program_fuse(dsc_program *program, const dsc_lora *lora)
     const dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
     for (int16_t at = 0; at < list->count;)
         if (!fuse_residual(program, at, 0) && !fuse_residual(program, at, 1) && !fuse_activation(program, lora, at))
+            at++;
+    for (int16_t at = 0; at < list->count;)
+        if (!fuse_batch_norm_sum(program, at, 0) && !fuse_batch_norm_sum(program, at, 1) &&
+            !fuse_batch_norm_activation(program, at))
             at++;
     for (int16_t at = 0; at < list->count; at++)
         (void)fuse_norm(program, at);

@@ -130,10 +130,29 @@ static dsc_dropout_args dropout_of(const dsc_exec *exec, void *out, const void *
                                 .dtype = exec->ctx->dtype };
 }
 
+static dsc_status drop_samples(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const double probability = ctx->training ? op->dropout.probability : 0;
+    const dsc_sample_dropout_args args = { .out = dsc_exec_at(exec, op->out[0]),
+                                           .in = dsc_exec_at(exec, op->in[0]),
+                                           .samples = ctx->batch,
+                                           .elements = dsc_exec_elements(exec, op->in[0]) / ctx->batch,
+                                           .seed = ctx->rng_seed,
+                                           .stream = dsc_rng_stream(DSC_RNG_DROPOUT, op->dropout.stream),
+                                           .first = ctx->rng_sample,
+                                           .threshold = (uint32_t)(probability * 0x1p32),
+                                           .factor = (float)(1 / (1 - probability)),
+                                           .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, SAMPLE_DROPOUT, &args, exec->err);
+}
+
 dsc_status dsc_op_run_dropout(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_module_ctx *ctx = exec->ctx;
     const int64_t count = dsc_exec_elements(exec, op->in[0]);
+    if (op->dropout.per_sample)
+        return drop_samples(exec, op);
     dsc_dropout_args args = dropout_of(exec, dsc_exec_at(exec, op->out[0]), dsc_exec_at(exec, op->in[0]), count, false);
     args.stream = dsc_rng_stream(DSC_RNG_DROPOUT, op->dropout.stream);
     args.first = ctx->rng_sample * (uint64_t)(count / ctx->batch);

@@ -135,6 +135,14 @@ void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, in
     program->value[program->input].store = DSC_STORE_INPUT;
 }
 
+void dsc_program_begin_picture(dsc_program *program, int64_t height, int64_t width, int64_t columns)
+{
+    DSC_ASSERT(height > 0);
+    DSC_ASSERT(width > 0);
+    dsc_program_begin(program, height * width, columns, DSC_PROGRAM_NONE);
+    program->value[program->input].height = height, program->value[program->input].width = width;
+}
+
 void dsc_program_begin_first(dsc_program *program, int64_t tokens)
 {
     DSC_ASSERT(tokens > 0);
@@ -173,6 +181,20 @@ int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param
     own->parted = param->parted, own->as_stored = param->as_stored, own->laid_late = param->laid_late;
     own->frozen = param->frozen, own->experts = param->experts;
     return program->param_count++;
+}
+
+int32_t dsc_program_declare_buffer(dsc_program *program, const dsc_program_buffer *buffer)
+{
+    if (program->status == DSC_OK && program->module_buffer_count >= DSC_MODULE_BUFFERS_MAX)
+        REFUSE(program, "buffer \"%.60s\": a program has at most %d buffers; split the module", buffer->name,
+               DSC_MODULE_BUFFERS_MAX);
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    /* Field by field: equal programs are equal bytes. */
+    dsc_program_buffer *own = &program->module_buffer[program->module_buffer_count];
+    own->name = buffer->name, own->part = buffer->part, own->kind = buffer->kind;
+    own->count = buffer->count, own->init = buffer->init, own->momentum = buffer->momentum;
+    return program->module_buffer_count++;
 }
 
 static int32_t declare_vector(dsc_program *program, const char *name, const char *part, int64_t elements,

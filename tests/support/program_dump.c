@@ -25,9 +25,12 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
 {
     const uint64_t stream = dsc_rng_stream(DSC_RNG_DROPOUT, op->dropout.stream);
     fprintf(file, "\"probability\": %.17g, \"kept\": [", op->dropout.probability);
-    for (int64_t i = 0; i < program_reference_elements(reference, op->in[0]); i++)
+    const int64_t elements = program_reference_elements(reference, op->in[0]);
+    for (int64_t i = 0; i < elements; i++) {
+        const int64_t word = op->dropout.per_sample ? i / (elements / r->batch) : i;
         fprintf(file, "%s%d", i > 0 ? "," : "",
-                dsc_rng_u32(r->seed, stream, (uint64_t)i) >= (uint32_t)(op->dropout.probability * 0x1p32));
+                dsc_rng_u32(r->seed, stream, (uint64_t)word) >= (uint32_t)(op->dropout.probability * 0x1p32));
+    }
     fprintf(file, "], ");
 }
 
@@ -44,6 +47,8 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         [DSC_OP_ORDER] = "order", [DSC_OP_DISPATCH] = "dispatch", [DSC_OP_GROUPED] = "grouped",
         [DSC_OP_COMBINE] = "combine", [DSC_OP_PACK] = "pack", [DSC_OP_CONV] = "conv", [DSC_OP_DELTA] = "delta",
         [DSC_OP_CONV2D] = "conv2d",
+        [DSC_OP_BATCH_STATS] = "batch_stats", [DSC_OP_BATCH_NORM] = "batch_norm", [DSC_OP_POOL] = "pool",
+        [DSC_OP_SAMPLE_SCALE] = "sample_scale",
     };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds) && kinds[op->kind] != NULL);
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
@@ -111,6 +116,15 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
     if (op->kind == DSC_OP_PICK)
         fprintf(file, "\"first\": %d, \"count\": %d, \"mean\": %d, ", (int)op->pick.first, (int)op->pick.count,
                 op->pick.mean);
+    if (op->kind == DSC_OP_BATCH_NORM)
+        fprintf(file, "\"eps\": %.17g, \"weight\": %d, \"bias\": %d, ", op->batch_norm.eps, op->batch_norm.weight,
+                op->batch_norm.bias);
+    if (op->kind == DSC_OP_POOL)
+        fprintf(file,
+                "\"pool\": %d, \"map\": [%d, %d], \"windows\": [%d, %d], \"kernel\": %d, \"stride\": %d, "
+                "\"padding\": %d, ",
+                (int)op->pool.kind, (int)op->pool.height, (int)op->pool.width, (int)op->pool.out_height,
+                (int)op->pool.out_width, (int)op->pool.kernel, (int)op->pool.stride, (int)op->pool.padding);
     if (op->kind == DSC_OP_SLICE)
         fprintf(file, "\"column\": %d, \"width\": %d, \"apart\": %d, \"columns\": %d, ", (int)op->slice.column,
                 (int)op->slice.width, (int)op->slice.apart, (int)r->source.value[op->out[0]].columns);

@@ -166,9 +166,14 @@ static int16_t latent_attention(program_random *r, int16_t x)
     return linear(r, width > value ? dsc_program_heads(program, y, DSC_PROGRAM_NONE, &narrow) : y, 8);
 }
 
+/* Some programs alone have the kinds and ops of convolutional networks, so that others stay what they are. */
+static bool has_maps(const program_random *r) { return r->seed % 3 == 1; }
+
+static int64_t activations(const program_random *r) { return has_maps(r) ? DSC_ACTIVATIONS : DSC_RELU6; }
+
 static dsc_activation any_activation(program_random *r)
 {
-    return (dsc_activation)program_random_draw(r, DSC_ACTIVATIONS);
+    return (dsc_activation)program_random_draw(r, activations(r));
 }
 
 /* Two products, or slices of one; or a value and itself. */
@@ -376,6 +381,56 @@ static int16_t convolution(program_random *r, int16_t x)
     return left > 0 ? dsc_program_prepend(program, y, vector(r, left * columns), left) : y;
 }
 
+/* A batch norm, alone or with what is fused into it. */
+static int16_t batch_norm(program_random *r, int16_t x)
+{
+    static const dsc_activation kinds[] = { DSC_RELU, DSC_RELU6, DSC_SILU, DSC_HARD_SWISH, DSC_SIGMOID };
+    const dsc_program_batch_norm_args args = { .name = "bn", .eps = 0.1, .momentum = 0.1 };
+    const int64_t kind = program_random_draw(r, 4);
+    int16_t y = dsc_program_batch_norm(&r->source, linear(r, x, 8), &args);
+    program_random_take_params(r);
+    if (kind >= 2)
+        y = dsc_program_add(&r->source, kind == 2 ? y : linear(r, x, 8), kind == 2 ? linear(r, x, 8) : y);
+    return kind == 1 || kind == 3
+               ? dsc_program_activation(&r->source, y, kinds[program_random_draw(r, (int64_t)DSC_COUNT(kinds))])
+               : y;
+}
+
+/* Windows of a value, whose rows become a picture. In the end there are as many rows as before. */
+static int16_t pool(program_random *r, int16_t x)
+{
+    dsc_program *program = &r->source;
+    dsc_value *in = &program->value[x];
+    const int64_t rows = in->rows, kind = program_random_draw(r, 4);
+    in->height = rows % 2 == 0 ? 2 : 1, in->width = rows / in->height;
+    const dsc_op_pool same = { .kernel = 3, .stride = 1, .padding = 1 }, all = { .kernel = 1, .stride = 2 };
+    if (kind == 0)
+        return dsc_program_max_pool(program, x, &same);
+    if (kind == 1)
+        return dsc_program_average_pool(program, x, &same);
+    const int16_t y = kind == 2 ? dsc_program_max_pool(program, x, &all)
+                                : dsc_program_mean_pool(program, x, 1, 1 + program_random_draw(r, rows));
+    const int64_t left = rows - program->value[y].rows;
+    return left > 0 ? dsc_program_prepend(program, y, vector(r, left * program->value[y].columns), left) : y;
+}
+
+/* What convolutional networks have beside convolutions. */
+static int16_t maps(program_random *r, int16_t x)
+{
+    dsc_program *program = &r->source;
+    const int64_t tokens = program->tokens, kind = program_random_draw(r, 5);
+    if (kind <= 1)
+        return batch_norm(r, x);
+    if (kind == 2)
+        return pool(r, x);
+    if (kind == 3)
+        return dsc_program_drop_path(program, x, 0.5, (uint32_t)r->drawn);
+    const int16_t mean = dsc_program_pick(program, x, 0, tokens, true);
+    const int16_t gate = dsc_program_activation(program, linear(r, mean, program->value[x].columns),
+                                                program_random_draw(r, 2) == 0 ? DSC_SIGMOID : DSC_HARD_SIGMOID);
+    return dsc_program_scale_rows(program, x, gate);
+}
+
 static int16_t same_shape(program_random *r, const int16_t *values, int count, int16_t x)
 {
     for (int tries = 0; tries < 4; tries++) {
@@ -389,6 +444,8 @@ static int16_t same_shape(program_random *r, const int16_t *values, int count, i
 static int16_t random_op(program_random *r, const int16_t *values, int count)
 {
     const int16_t x = values[program_random_draw(r, program_random_draw(r, 2) == 0 ? count : dsc_min_i64(count, 3))];
+    if (has_maps(r) && program_random_draw(r, 3) == 0)
+        return maps(r, x);
     switch (program_random_draw(r, 20)) {
     case 0:
     case 1:
@@ -406,10 +463,9 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
         return dsc_program_activation(&r->source, x, any_activation(r));
     case 6: {
         const int16_t fc = linear(r, x, 8); /* the ops that are fused most */
-        const uint64_t kind = (r->seed + (uint64_t)r->source.op_count) % (2 * DSC_ACTIVATIONS);
-        return linear(
-            r, dsc_program_activation(&r->source, fc, kind < DSC_ACTIVATIONS ? (dsc_activation)kind : DSC_GELU_TANH),
-            8);
+        const uint64_t kinds = (uint64_t)activations(r), kind = (r->seed + (uint64_t)r->source.op_count) % (2 * kinds);
+        return linear(r, dsc_program_activation(&r->source, fc, kind < kinds ? (dsc_activation)kind : DSC_GELU_TANH),
+                      8);
     }
     case 7:
         if (r->seed % 4 == 3)
@@ -491,7 +547,8 @@ static bool is_norm_weight(const dsc_program *program, int param)
 {
     bool is = false;
     for (int16_t i = 0; i < program->op_count; i++)
-        is |= program->op[i].kind == DSC_OP_NORM && program->op[i].norm.weight == param;
+        is |= (program->op[i].kind == DSC_OP_NORM && program->op[i].norm.weight == param) ||
+              (program->op[i].kind == DSC_OP_BATCH_NORM && program->op[i].batch_norm.weight == param);
     return is;
 }
 
@@ -618,7 +675,9 @@ static void call(const program_random *r, const dsc_program *program, dsc_pass p
                            .scratch = scratch->at,
                            .rebuilt = b->rebuilt.at,
                            .repeated = mode.keep && save ? b->repeated.at : NULL,
-                           .training = true,
+                           .training = !mode.evaluate,
+                           .buffer = mode.buffer,
+                           .statistic = pass == DSC_PASS_FORWARD && mode.recompute && save ? NULL : mode.statistic,
                            .values = mode.values };
     memset(scratch->at, 0xff, (size_t)scratch->bytes);
     must(dsc_program_run(program, pass, NULL, &ctx, &err), &err);

@@ -28,6 +28,9 @@ typedef struct program_mode {
     dsc_dtype dtype;
     bool recompute, rebuild, keep, in_place; /* as modelrun.h's */
     const dsc_value_sink *values;            /* or NULL */
+    bool evaluate;                           /* not in training */
+    const float *const *buffer;              /* of the module; NULL: without */
+    float *const *statistic;                 /* likewise, which the first forward fills */
 } program_mode;
 
 typedef struct program_result {

@@ -8,6 +8,7 @@
 #include "base/bf16.h"
 #include "base/rng.h"
 #include "tests/support/program_reference_delta.h"
+#include "tests/support/program_reference_maps.h"
 #include "tests/support/program_reference_moe.h"
 
 static int64_t rows_of(const program_reference *r, int16_t v)
@@ -506,7 +507,8 @@ static void conv2d(program_reference *r, const dsc_op *op, bool backward)
 
 static void run(program_reference *r, const dsc_op *op, bool backward)
 {
-    if (program_reference_moe(r, op, backward) || program_reference_delta(r, op, backward))
+    if (program_reference_moe(r, op, backward) || program_reference_delta(r, op, backward) ||
+        program_reference_maps(r, op, backward))
         return;
     switch (op->kind) {
     case DSC_OP_LINEAR:

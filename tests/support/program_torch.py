@@ -182,8 +182,38 @@ def rows_op(program, op, x, params):
     return (x + rows if op["kind"] == "table" else torch.cat((rows.expand(batch, -1, -1), x), 1)).reshape(-1, columns)
 
 
+def batch_norm(op, x, params):
+    weight, bias = params[op["weight"]], params[op["bias"]]
+    if len(x) > 1:
+        return F.batch_norm(x, None, None, weight, bias, True, 0.1, op["eps"])
+    return (x - x.mean(0)) / (x.var(0, unbiased=False) + op["eps"]).sqrt() * weight + bias  # torch refuses one row
+
+
+def pool(program, op, x):
+    columns = x.shape[1]
+    x = x.reshape(program["batch"], *op["map"], columns).permute(0, 3, 1, 2)
+    window = (op["kernel"], op["stride"], op["padding"])
+    y = (F.max_pool2d(x, *window) if op["pool"] == 0 else F.avg_pool2d(x, *window) if op["pool"] == 1
+         else F.adaptive_avg_pool2d(x, op["windows"]))
+    return y.permute(0, 2, 3, 1).reshape(-1, columns)
+
+
+def maps_op(program, op, x, scale, params):
+    """batch norms, pools and scales of samples"""
+    if op["kind"] == "batch_norm":
+        return batch_norm(op, x, params)
+    if op["kind"] == "pool":
+        return pool(program, op, x)
+    if op["kind"] == "sample_scale":
+        return (x.reshape(program["batch"], -1, x.shape[1]) * scale[:, None]).reshape(x.shape)
+    assert op["kind"] == "batch_stats", op["kind"]
+    return None
+
+
 def run_op(program, op, x, y, z, params):
     kind = op["kind"]
+    if kind in ("batch_stats", "batch_norm", "pool", "sample_scale"):
+        return maps_op(program, op, x, y, params)
     if kind == "pack":
         return x
     if kind == "conv":

@@ -1,0 +1,165 @@
+/* ops_maps.c - launches and backward rules of what convolutional networks have beside their convolutions.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/device.h"
+#include "models/program/ops.h"
+
+/* ---- batch normalization ----------------------------------------------------------------------------------------- */
+
+/* Input 0 has the rows of x. */
+int64_t dsc_op_batch_norm_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    const dsc_value *x = &program->value[op->in[0]];
+    return 4 * dsc_batch_norm_scratch(dsc_value_rows(x, of->batch), x->columns);
+}
+
+static bool is_constant(const dsc_exec *exec, const dsc_op *op)
+{
+    return op->batch_norm.frozen || !exec->ctx->training;
+}
+
+dsc_status dsc_op_run_batch_stats(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const dsc_op_batch_norm *of = &op->batch_norm;
+    const bool constant = is_constant(exec, op);
+    const bool wanted = exec->pass == DSC_PASS_FORWARD && ctx->training && ctx->statistic != NULL;
+    DSC_ASSERT(!constant || ctx->buffer != NULL);
+    const dsc_batch_stats_args args = { .stats = dsc_exec_floats(exec, op->out[0]),
+                                        .mean = wanted ? ctx->statistic[of->mean] : NULL,
+                                        .variance = wanted ? ctx->statistic[of->variance] : NULL,
+                                        .x = dsc_exec_at(exec, op->in[0]),
+                                        .running_mean = constant ? ctx->buffer[of->mean] : NULL,
+                                        .running_variance = constant ? ctx->buffer[of->variance] : NULL,
+                                        .scratch = (float *)(void *)dsc_exec_work(exec, op),
+                                        .rows = dsc_exec_rows(exec, op->in[0]),
+                                        .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                        .eps = (float)of->eps,
+                                        .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, BATCH_STATS, &args, exec->err);
+}
+
+dsc_status dsc_op_run_batch_norm(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const dsc_op_batch_norm *of = &op->batch_norm;
+    const dsc_batch_norm_fwd_args args = { .out = dsc_exec_at(exec, op->out[0]),
+                                           .x = dsc_exec_at(exec, op->in[0]),
+                                           .add = dsc_exec_at(exec, op->in[2]),
+                                           .stats = dsc_exec_floats(exec, op->in[1]),
+                                           .weight = ctx->param[of->weight],
+                                           .bias = ctx->param[of->bias],
+                                           .rows = dsc_exec_rows(exec, op->in[0]),
+                                           .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                           .activates = of->activates,
+                                           .kind = of->kind,
+                                           .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, BATCH_NORM_FWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_batch_norm_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const dsc_op_batch_norm *of = &op->batch_norm;
+    const dsc_batch_norm_bwd_args args = { .d_x = dsc_exec_at(exec, op->out[0]),
+                                           .d_add = dsc_exec_at(exec, op->out[1]),
+                                           .d_weight = ctx->grad[of->weight],
+                                           .d_bias = ctx->grad[of->bias],
+                                           .d_out = dsc_exec_at(exec, op->in[0]),
+                                           .x = dsc_exec_at(exec, op->in[1]),
+                                           .add = dsc_exec_at(exec, op->in[3]),
+                                           .stats = dsc_exec_floats(exec, op->in[2]),
+                                           .weight = ctx->param[of->weight],
+                                           .bias = ctx->param[of->bias],
+                                           .scratch = (float *)(void *)dsc_exec_work(exec, op),
+                                           .rows = dsc_exec_rows(exec, op->in[0]),
+                                           .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                           .activates = of->activates,
+                                           .constant = is_constant(exec, op),
+                                           .kind = of->kind,
+                                           .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, BATCH_NORM_BWD, &args, exec->err);
+}
+
+/* Without an activation the residual's gradient is that of the output, and the residual is not read. */
+dsc_status dsc_rule_batch_norm(dsc_tape *t, dsc_op *norm, dsc_error *err)
+{
+    const int16_t add = norm->in[2], gradient = t->gradient[norm->out[0]];
+    const bool own = add != DSC_PROGRAM_NONE && norm->batch_norm.activates;
+    dsc_op *op = dsc_tape_emit(t, DSC_OP_BATCH_NORM_BWD, norm);
+    op->in[0] = gradient, op->in[1] = norm->in[0], op->in[2] = norm->in[1], op->in[3] = own ? add : DSC_PROGRAM_NONE;
+    const int16_t dx = dsc_tape_emit_value(t, op, 0, norm->in[0]);
+    const int16_t d_add = own ? dsc_tape_emit_value(t, op, 1, add) : gradient;
+    if (!t->full)
+        dsc_tape_add(t, norm, norm->in[0], dx);
+    if (!t->full && add != DSC_PROGRAM_NONE)
+        dsc_tape_add(t, norm, add, d_add);
+    return DSC_OK;
+}
+
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
+
+dsc_status dsc_op_run_pool(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_pool_args args = { .out = dsc_exec_at(exec, op->out[0]),
+                                 .in = dsc_exec_at(exec, op->in[0]),
+                                 .chosen = (int32_t *)(void *)dsc_exec_at(exec, op->out[1]),
+                                 .shape = op->pool,
+                                 .samples = exec->ctx->batch,
+                                 .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                 .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, POOL_FWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_pool_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_pool_args args = { .out = dsc_exec_at(exec, op->in[0]),
+                                 .in = dsc_exec_at(exec, op->out[0]),
+                                 .chosen = (int32_t *)(void *)dsc_exec_at(exec, op->in[1]),
+                                 .shape = op->pool,
+                                 .samples = exec->ctx->batch,
+                                 .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                 .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, POOL_BWD, &args, exec->err);
+}
+
+/* ---- one row of each sample -------------------------------------------------------------------------------------- */
+
+dsc_status dsc_op_run_sample_scale(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_sample_scale_args args = { .out = dsc_exec_at(exec, op->out[0]),
+                                         .in = dsc_exec_at(exec, op->in[0]),
+                                         .scale = dsc_exec_at(exec, op->in[1]),
+                                         .samples = exec->ctx->batch,
+                                         .rows = dsc_exec_value(exec, op->in[0])->rows,
+                                         .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                         .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, SAMPLE_SCALE_FWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_sample_scale_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_sample_scale_args args = { .out = dsc_exec_at(exec, op->in[0]),
+                                         .in = dsc_exec_at(exec, op->in[1]),
+                                         .scale = dsc_exec_at(exec, op->out[0]),
+                                         .samples = exec->ctx->batch,
+                                         .rows = dsc_exec_value(exec, op->in[0])->rows,
+                                         .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                         .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, SAMPLE_SCALE_BWD, &args, exec->err);
+}
+
+dsc_status dsc_rule_sample_scale(dsc_tape *t, dsc_op *scale, dsc_error *err)
+{
+    const int16_t x = scale->in[0], s = scale->in[1], gradient = t->gradient[scale->out[0]];
+    dsc_op *of_s = dsc_tape_emit(t, DSC_OP_SAMPLE_SCALE_BWD, scale);
+    of_s->in[0] = gradient, of_s->in[1] = x;
+    const int16_t ds = dsc_tape_emit_value(t, of_s, 0, s);
+    dsc_op *of_x = dsc_tape_emit(t, DSC_OP_SAMPLE_SCALE, scale);
+    of_x->in[0] = gradient, of_x->in[1] = s;
+    const int16_t dx = dsc_tape_emit_value(t, of_x, 0, x);
+    if (!t->full)
+        dsc_tape_add(t, scale, s, ds);
+    if (!t->full)
+        dsc_tape_add(t, scale, x, dx);
+    return DSC_OK;
+}
