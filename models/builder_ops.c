@@ -202,7 +202,9 @@ dsc_node dsc_build_attention(dsc_builder *b, dsc_node q, dsc_node k, dsc_node v,
 dsc_node dsc_build_activation(dsc_builder *b, dsc_node x, dsc_build_activation_kind kind)
 {
     static const dsc_activation kinds[] = {
-        [DSC_BUILD_GELU_TANH] = DSC_GELU_TANH, [DSC_BUILD_GELU] = DSC_GELU_ERF, [DSC_BUILD_RELU] = DSC_RELU
+        [DSC_BUILD_GELU_TANH] = DSC_GELU_TANH, [DSC_BUILD_GELU] = DSC_GELU_ERF, [DSC_BUILD_RELU] = DSC_RELU,
+        [DSC_BUILD_SILU] = DSC_SILU, [DSC_BUILD_SIGMOID] = DSC_SIGMOID, [DSC_BUILD_RELU6] = DSC_RELU6,
+        [DSC_BUILD_HARD_SIGMOID] = DSC_HARD_SIGMOID, [DSC_BUILD_HARD_SWISH] = DSC_HARD_SWISH
     };
     const int16_t in = dsc_builder_value(b, x, "activation");
     if ((uint32_t)kind >= DSC_COUNT(kinds))

@@ -138,7 +138,12 @@ DSC_API dsc_node dsc_build_attention(dsc_builder *builder, dsc_node q, dsc_node 
 typedef enum dsc_build_activation_kind {
     DSC_BUILD_GELU_TANH, /* the approximation by tanh, as in GPT-2 */
     DSC_BUILD_GELU,      /* by the error function */
-    DSC_BUILD_RELU
+    DSC_BUILD_RELU,
+    DSC_BUILD_SILU,         /* x times its sigmoid */
+    DSC_BUILD_SIGMOID,
+    DSC_BUILD_RELU6,        /* min(max(x, 0), 6) */
+    DSC_BUILD_HARD_SIGMOID, /* min(max(x + 3, 0), 6) / 6 */
+    DSC_BUILD_HARD_SWISH    /* x times its hard sigmoid */
 } dsc_build_activation_kind;
 DSC_API dsc_node dsc_build_activation(dsc_builder *builder, dsc_node x, dsc_build_activation_kind kind);
 DSC_API dsc_node dsc_build_gated(dsc_builder *builder, dsc_node gate, dsc_node up); /* silu(gate) * up */
@@ -181,6 +186,26 @@ DSC_API dsc_node dsc_build_positions(dsc_builder *builder, dsc_node x, const cha
 /* Rows [first, first + count) of each sample; and their mean, one row of a sample. */
 DSC_API dsc_node dsc_build_rows(dsc_builder *builder, dsc_node x, int64_t first, int64_t count);
 DSC_API dsc_node dsc_build_mean(dsc_builder *builder, dsc_node x, int64_t first, int64_t count);
+
+/* ---- Feature maps ------------------------------------------------------------------------------------------------ */
+
+/* Rows of a sample are the pixels of a picture, row by row, and columns are its channels: dsc_build_patches(builder, 1)
+ * makes such values of pictures, and ops of rows keep them so. */
+
+/* As torch.nn.BatchNorm2d, over the rows of a micro-batch: "<name>.weight" and "<name>.bias" [columns of x]. Evaluation
+ * reads buffers, "<name>.running_mean" and "<name>.running_var" [columns of x]; "<name>.num_batches_tracked" counts.
+ * eps is above 0, and momentum from 0 to 1, 0.1 in PyTorch. Errors: DSC_ERR_INPUT. */
+DSC_API dsc_node dsc_build_batch_norm(dsc_builder *builder, dsc_node x, const char *name, double eps, double momentum);
+/* As torch.nn.MaxPool2d and AvgPool2d with square windows and ceil_mode=False; the averages count the padding. */
+DSC_API dsc_node dsc_build_max_pool(dsc_builder *builder, dsc_node x, int64_t kernel, int64_t stride, int64_t padding);
+DSC_API dsc_node dsc_build_average_pool(dsc_builder *builder, dsc_node x, int64_t kernel, int64_t stride,
+                                        int64_t padding);
+/* As torch.nn.AdaptiveAvgPool2d, to height by width pixels. */
+DSC_API dsc_node dsc_build_mean_pool(dsc_builder *builder, dsc_node x, int64_t height, int64_t width);
+/* Each row of x times the one row that `scale` has of its sample, as dsc_build_mean gives it. */
+DSC_API dsc_node dsc_build_scale_rows(dsc_builder *builder, dsc_node x, dsc_node scale);
+/* As dsc_build_dropout, but of whole samples: torchvision's StochasticDepth in mode "row". */
+DSC_API dsc_node dsc_build_drop_path(dsc_builder *builder, dsc_node x, double probability);
 
 /* ---- Custom ops -------------------------------------------------------------------------------------------------- */
 

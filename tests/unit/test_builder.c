@@ -226,7 +226,7 @@ static const refusal_case cases[] = {
     { "op \"attention\": its input \"in\" is [6,8]; expected 6 rows of 2 heads of 2 elements", attention_kv },
     { "op \"attention\": scale nan", attention_scale },
     { "op \"attention\": kv_heads 0, window -1", attention_window },
-    { "op \"activation\": kind 9 is not one of the 3", bad_activation },
+    { "op \"activation\": kind 9 is not one of the 8", bad_activation },
     { "op \"gated\": its inputs \"in\" [6,8] and \"up\" [6,12] differ in shape", gated_shapes },
     { "op \"add\": its inputs \"up\" [6,12] and \"in\" [6,8] differ in shape", add_shapes },
     { "op \"scale\": factor inf", bad_factor },
