@@ -135,14 +135,6 @@ void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, in
     program->value[program->input].store = DSC_STORE_INPUT;
 }
 
-void dsc_program_begin_picture(dsc_program *program, int64_t height, int64_t width, int64_t columns)
-{
-    DSC_ASSERT(height > 0);
-    DSC_ASSERT(width > 0);
-    dsc_program_begin(program, height * width, columns, DSC_PROGRAM_NONE);
-    program->value[program->input].height = height, program->value[program->input].width = width;
-}
-
 void dsc_program_begin_first(dsc_program *program, int64_t tokens)
 {
     DSC_ASSERT(tokens > 0);
