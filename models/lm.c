@@ -183,6 +183,20 @@ static void add_program(dsc_lm *lm, int64_t layer)
     (void)dsc_lm_find_experts(lm, program);
 }
 
+/* The beginning of the names of a layer's parameters. */
+static void set_prefix(dsc_lm *lm, int64_t layer)
+{
+    const dsc_lm_family *family = lm->family;
+    if (family->name_block != NULL) {
+        char name[NAME_BYTES - 1];
+        family->name_block(lm->config, layer, name, sizeof name);
+        snprintf(lm->prefix, NAME_BYTES, "%s%s", name, name[0] != 0 ? "." : "");
+    } else if (layer < 0 || layer >= lm->config->layers)
+        snprintf(lm->prefix, NAME_BYTES, "%s", layer < 0 ? family->base : "");
+    else
+        snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", family->base, family->layer, (long long)layer);
+}
+
 static void add_first(dsc_lm *lm, dsc_module *module)
 {
     snprintf(lm->names[0], NAME_BYTES, "embedding");
@@ -191,7 +205,7 @@ static void add_first(dsc_lm *lm, dsc_module *module)
         dsc_lm_embed_init(module);
         return;
     }
-    snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
+    set_prefix(lm, -1);
     add_program(lm, -1);
     dsc_lm_block_init(module);
 }
@@ -207,7 +221,7 @@ static void add_last(dsc_lm *lm, dsc_module *module)
             dsc_lm_head_init(module);
         return;
     }
-    lm->prefix[0] = 0;
+    set_prefix(lm, lm->config->layers);
     add_program(lm, lm->config->layers);
     dsc_lm_loss_init(module);
 }
@@ -236,9 +250,10 @@ static void describe_modules(dsc_lm *lm)
             add_last(lm, module);
         } else {
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
-            snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
+            set_prefix(lm, i - 1);
             add_program(lm, i - 1);
-            module->flags |= DSC_MODULE_FP8;
+            if (lm->family->begin_block == NULL)
+                module->flags |= DSC_MODULE_FP8;
             dsc_lm_block_init(module);
         }
         if (lm->lora != NULL) {

@@ -13,8 +13,11 @@ void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, const dsc_lora *adap
         lm->family->emit_first(out, config);
         return;
     }
-    dsc_program_begin(out, config->sequence, config->channels,
-                      config->documents ? (int32_t)DSC_LM_POSITIONS : DSC_PROGRAM_NONE);
+    if (lm->family->begin_block != NULL)
+        lm->family->begin_block(out, config, layer);
+    else
+        dsc_program_begin(out, config->sequence, config->channels,
+                          config->documents ? (int32_t)DSC_LM_POSITIONS : DSC_PROGRAM_NONE);
     out->adapters = adapters;
     if (layer < config->layers)
         lm->family->emit_block(out, config, layer);
