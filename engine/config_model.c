@@ -90,6 +90,7 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
         options.labels.pooling = own->embedding.pooling;
         options.labels.unit = own->embedding.unit;
     }
+    dsc_engine_size_network(engine, &options.network);
     options.router_balance = own->moe.balance;
     options.router_z = own->moe.z;
     list_lora(&own->lora, &lora);

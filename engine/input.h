@@ -30,6 +30,8 @@ bool dsc_engine_packs_examples(const dsc_engine *engine);
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 /* A log or a trace over an input would be its end. */
 dsc_status dsc_engine_check_outputs(const dsc_engine *engine, const char *input, dsc_error *err);
+/* input_pictures.c: sizes of a built-in network: those of the config, else those of the data's first file. */
+void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_options *out);
 /* input_pictures.c: the files of a list as samples. */
 dsc_status dsc_engine_open_pictures(dsc_engine *engine, const dsc_config_paths *names, bool train, dsc_pictures **out,
                                     dsc_error *err);

@@ -17,7 +17,36 @@ enum { READERS_MAX = 16 };
 typedef struct class_names {
     dsc_json *json;
     const char **name; /* [classes], borrowed from json; NULL: the model has none of its own */
-} class_names;
+} class_names;/* Sizes of the first picture file among the names, and its number of classes where it is known: ten or a hundred in
+ * CIFAR's files. Whatever cannot be read is reported when the data is opened. */
+static void size_by_data(const dsc_engine *engine, const dsc_config_paths *names, struct dsc_network_options *out)
+{
+    enum { CIFAR_10 = 3073, CIFAR_100 = 3074 };
+    dsc_data_files files = { .alloc = engine->alloc };
+    dsc_picture_file file = DSC_PICTURE_FILE_INIT;
+    if (names->count > 0 && dsc_data_files_add(&files, dsc_config_path(names, 0), 0, NULL) == DSC_OK &&
+        files.count > 0 && dsc_picture_file_open(&engine->io, files.path[0], &file, NULL) == DSC_OK) {
+        const int64_t of_cifar = file.label_stride == CIFAR_10 ? 10 : file.label_stride == CIFAR_100 ? 100 : 0;
+        *out = (struct dsc_network_options) { .planes = file.channels,
+                                              .height = file.height,
+                                              .width = file.width,
+                                              .classes = file.classes > 0 ? file.classes : of_cifar };
+        dsc_picture_file_close(&engine->io, &file);
+    }
+    dsc_data_files_free(&files);
+}
+
+void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_options *out)
+{
+    const dsc_ext_config *own = &engine->config.own;
+    *out = (struct dsc_network_options) { 0 };
+    size_by_data(engine, own->data.count > 0 ? &own->data : &own->eval_data, out);
+    out->by_data = own->image_size == 0 && own->image_classes == 0;
+    if (own->image_size > 0)
+        out->height = out->width = own->image_size;
+    if (own->image_classes > 0)
+        out->classes = own->image_classes;
+}
 
 static dsc_status open_model_config(const dsc_engine *engine, dsc_json **out, dsc_error *err)
 {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/conv/conv.h"
 #include "models/families.h"
 #include "models/wrapper.h"
 
@@ -57,6 +58,10 @@ static dsc_status find_family(hf_folder *folder, dsc_error *err)
     dsc_hf_config reader = { .json = folder->json, .object = root, .err = err };
     const cJSON *item = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, "model_type") : NULL;
     dsc_json_where(folder->json, item != NULL ? item : root, reader.where, sizeof reader.where);
+    if (item == NULL && cJSON_IsString(cJSON_GetObjectItemCaseSensitive(root, "architecture"))) { /* as timm writes it */
+        folder->family = &dsc_conv_family;
+        return DSC_OK;
+    }
     if (!cJSON_IsString(item))
         return DSC_HF_REFUSE(&reader, DSC_ERR_INPUT,
                              "\"model_type\" is missing; expected the config.json of a Hugging Face "
@@ -235,7 +240,7 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
                     "the sequence length (dsc.seq_length) is for texts and has no effect: a sample is \"%s\"",
                     config->data.name);
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
-    if (folder->named != NULL)
+    if (folder->named != NULL && !dsc_lm_has_data(config))
         config->sequence = dsc_min_i64(config->positions, DSC_NAMED_SEQUENCE);
     if (config->longest_text > 0)
         config->sequence = dsc_min_i64(config->sequence, config->longest_text);
@@ -375,11 +380,33 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
     return DSC_OK;
 }
 
+/* The text of a built-in network, with the sizes that the options ask for. */
+static void write_network(const hf_folder *folder, char *out, size_t bytes)
+{
+    const struct dsc_network_options *o = &folder->options->network;
+    size_t used = (size_t)snprintf(out, bytes, "{\"architecture\": \"%s\"", folder->named->config);
+    if (o->planes > 0)
+        used += (size_t)snprintf(out + used, bytes - used, ", \"num_channels\": %lld", (long long)o->planes);
+    if (o->height > 0)
+        used += (size_t)snprintf(out + used, bytes - used, ", \"image_size\": [%lld, %lld]", (long long)o->height,
+                                 (long long)o->width);
+    if (o->classes > 0)
+        used += (size_t)snprintf(out + used, bytes - used, ", \"num_classes\": %lld", (long long)o->classes);
+    used += (size_t)snprintf(out + used, bytes - used, "}");
+    DSC_ASSERT(used < bytes);
+}
+
 static dsc_status read_text(hf_folder *folder, int64_t *bytes, dsc_error *err)
 {
     if (folder->named == NULL)
         return dsc_io_read_all(NULL, folder->alloc, folder->config_path, config_limits.bytes, &folder->text, bytes,
                                err);
+    if (folder->named->config[0] != '{') {
+        char text[300];
+        write_network(folder, text, sizeof text);
+        *bytes = (int64_t)strlen(text);
+        return dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, text, &folder->text, err);
+    }
     *bytes = (int64_t)strlen(folder->named->config);
     return dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, folder->named->config, &folder->text, err);
 }
@@ -393,6 +420,8 @@ static dsc_status open_folder(hf_folder *folder, dsc_model **out, dsc_error *err
     DSC_TRY_OUT(dsc_json_open(folder->alloc, folder->config_path, folder->text, bytes, DSC_JSON_STRICT, &config_limits,
                               &folder->json, err));
     DSC_TRY_OUT(find_family(folder, err));
+    DSC_TRY_OUT(dsc_lm_check_network(folder->options, folder->named != NULL && folder->family == &dsc_conv_family,
+                                     folder->config_path, err));
     DSC_TRY_OUT(open_model(folder, out, err));
 out:
     dsc_weights_close(&folder->weights);

@@ -248,6 +248,9 @@ bool dsc_lm_trains_table(const dsc_lm_family *family, const dsc_lora_config *lor
 int64_t dsc_lm_adapter_rows(const dsc_lm_family *family, const dsc_lora_config *lora);
 /* Says how many rows a table gets that are in no file; `fresh`: no row is. */
 void dsc_lm_warn_grown(const dsc_lm_config *config, bool fresh, char *warnings, size_t bytes);
+/* Refuses sizes of pictures that were asked for, and not taken from the data, of a model that has its own. */
+DSC_MUST_USE dsc_status dsc_lm_check_network(const dsc_model_options *options, bool is_named_network, const char *where,
+                                             dsc_error *err);
 /* Sets sequence and the numbers of rows as the options and the adapter ask; `where` is what errors name. */
 DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options,
                                              int64_t adapter_rows, const char *where, dsc_error *err);

@@ -71,6 +71,17 @@ static dsc_status check_preference(const dsc_lm_config *config, const dsc_model_
     return DSC_OK;
 }
 
+dsc_status dsc_lm_check_network(const dsc_model_options *options, bool is_named_network, const char *where,
+                                dsc_error *err)
+{
+    const struct dsc_network_options *o = &options->network;
+    if (is_named_network || o->by_data || (o->planes == 0 && o->height == 0 && o->classes == 0))
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                    "a size of pictures or a number of classes (dsc.image_size, dsc.image_classes) is for a built-in "
+                    "convolutional network; leave it out: this model says its sizes itself");
+}
+
 /* A model whose samples are not texts has none of a text's options. */
 static dsc_status apply_data_options(dsc_lm_config *config, const dsc_model_options *options, const char *where,
                                      dsc_error *err)

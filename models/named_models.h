@@ -6,7 +6,7 @@
 #include "base/base.h"
 
 typedef struct dsc_named_model {
-    const char *name, *config;
+    const char *name, *config; /* config: of a convolutional network the name of its architecture */
 } dsc_named_model;
 
 #define DSC_NAMED_SEQUENCE 2048 /* tokens of a sample, where the model has as many positions */

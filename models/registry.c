@@ -59,6 +59,7 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
         return DSC_FAIL(
             err, DSC_ERR_UNSUPPORTED, own_name(family, index),
             "a head for labels is not built for this built-in name; give a Hugging Face folder (config.json)");
+    DSC_TRY(dsc_lm_check_network(options, false, own_name(family, index), err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
     const dsc_lm_open_args args = { .family = family, .name = family->builtin(family->traits, index, config),
                                     .config = config, .lora = lora };
@@ -146,6 +147,14 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
                         "dsc_model_options.router_balance %g and router_z %g; expected at "
                         "most %g",
                         options->router_balance, options->router_z, DSC_ROUTER_FACTOR_MAX);
+    const struct dsc_network_options *network = &options->network;
+    if (network->planes < 0 || network->height < 0 || network->width < 0 || network->classes < 0 ||
+        (network->height > 0) != (network->width > 0))
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "dsc_model_options.network: planes %lld, height %lld, width %lld, classes %lld; expected 0 or "
+                        "more, and both sides or neither",
+                        (long long)network->planes, (long long)network->height, (long long)network->width,
+                        (long long)network->classes);
     if (options->cache_tokens < 0 || options->cache_tokens > CACHE_TOKENS_MAX)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.cache_tokens is %lld; expected 0 to %d",
                         (long long)options->cache_tokens, CACHE_TOKENS_MAX);

@@ -369,6 +369,7 @@ typedef struct dsc_ext_config {
     char data_cache[DSC_CONFIG_TEXT];
     int64_t document_end; /* a token; -1: samples are one document */
     int64_t seq_length; /* 0: the model's */
+    int64_t image_size, image_classes; /* of a built-in convolutional network; 0: those of the data, or its own */
     int64_t steps;      /* the step at which the run ends; 0: by epochs */
     int64_t epochs;     /* 1 */
     char save[DSC_CONFIG_TEXT];

@@ -501,11 +501,18 @@ typedef struct dsc_model_options {
     /* Factors of the losses of routers (dsc_model_experts). Below 0: the model's, which are those of transformers:
      * "router_aux_loss_coef" where "output_router_logits" is true, and 0 for z. */
     double router_balance, router_z;
+    /* A built-in convolutional network: planes, height and width of its pictures, and its number of classes. 0: its
+     * own. The model's config_json says these numbers. Other models refuse them, unless they are those of the data. */
+    struct dsc_network_options {
+        int64_t planes, height, width, classes;
+        bool by_data;
+    } network;
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
-            { false, DSC_LABELS_NONE, 0, NULL, false, DSC_POOLING_AUTO, DSC_UNIT_AUTO, 0 }, -1, -1                     \
+            { false, DSC_LABELS_NONE, 0, NULL, false, DSC_POOLING_AUTO, DSC_UNIT_AUTO, 0 }, -1, -1,                    \
+            { 0, 0, 0, 0, false }                                                                                      \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face

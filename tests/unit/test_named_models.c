@@ -1,7 +1,8 @@
 /* test_named_models.c - models that a name opens: the published numbers of parameters, no warnings, and plans.
  *
  * The numbers are those of the makers' safetensors files on Hugging Face, and also what transformers 5.24 counts for
- * the same config.json. A table that head and embedding share counts once; masked models have their head.
+ * the same config.json. A table that head and embedding share counts once; masked models have their head. Networks for
+ * pictures have the numbers of torchvision 0.29.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,6 +107,35 @@ static const struct {
     { "xlm-roberta-large", INT64_C(560142482) },
     { "modernbert-base", INT64_C(149655232) },
     { "modernbert-large", INT64_C(395881664) },
+    { "basic_cnn", INT64_C(1199882) },
+    { "resnet18", INT64_C(11689512) },
+    { "resnet34", INT64_C(21797672) },
+    { "resnet50", INT64_C(25557032) },
+    { "resnet101", INT64_C(44549160) },
+    { "resnet152", INT64_C(60192808) },
+    { "resnet", INT64_C(25557032) },
+    { "vgg11", INT64_C(132863336) },
+    { "vgg13", INT64_C(133047848) },
+    { "vgg16", INT64_C(138357544) },
+    { "vgg19", INT64_C(143667240) },
+    { "vgg11_bn", INT64_C(132868840) },
+    { "vgg13_bn", INT64_C(133053736) },
+    { "vgg16_bn", INT64_C(138365992) },
+    { "vgg19_bn", INT64_C(143678248) },
+    { "vgg", INT64_C(138357544) },
+    { "mobilenet_v2", INT64_C(3504872) },
+    { "mobilenet_v3_small", INT64_C(2542856) },
+    { "mobilenet_v3_large", INT64_C(5483032) },
+    { "mobilenet", INT64_C(3504872) },
+    { "efficientnet_b0", INT64_C(5288548) },
+    { "efficientnet_b1", INT64_C(7794184) },
+    { "efficientnet_b2", INT64_C(9109994) },
+    { "efficientnet_b3", INT64_C(12233232) },
+    { "efficientnet_b4", INT64_C(19341616) },
+    { "efficientnet_b5", INT64_C(30389784) },
+    { "efficientnet_b6", INT64_C(43040704) },
+    { "efficientnet_b7", INT64_C(66347960) },
+    { "efficientnet", INT64_C(5288548) },
 };
 
 static double seconds(void)
@@ -134,7 +164,10 @@ static void numbers_of_parameters_are_the_published_ones(void **state)
                      (long long)published[at].params);
         if (model->warnings != NULL)
             fail_msg("%s: %s", name, model->warnings);
-        assert_in_range(model->seq_length, 512, DSC_NAMED_SEQUENCE);
+        if (strcmp(model->batch[0].name, DSC_BATCH_PIXELS) == 0)
+            assert_int_equal(model->seq_length, 0);
+        else
+            assert_in_range(model->seq_length, 512, DSC_NAMED_SEQUENCE);
         dsc_model_close(&model);
         assert_true(seconds() - began < test_patience() * 1.0);
     }
@@ -170,12 +203,43 @@ static void a_name_may_have_a_head_for_labels(void **state)
     assert_non_null(strstr(err.message, "a head for labels is not built"));
 }
 
+/* A network takes the sizes that are asked for, and says them in its config.json; other models refuse them. */
+static void a_network_has_the_sizes_that_are_asked_for(void **state)
+{
+    (void)state;
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    options.network = (struct dsc_network_options) { .planes = 1, .height = 40, .width = 36, .classes = 11 };
+    if (dsc_model_open(&model, "resnet18", &options, &err) != DSC_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(model->batch[0].dim[0], 1);
+    assert_int_equal(model->batch[0].dim[1], 40);
+    assert_int_equal(model->batch[0].dim[2], 36);
+    assert_int_equal(model->vocab_size, 11);
+    assert_string_equal(model->config_json, "{\"architecture\": \"resnet18\", \"num_channels\": 1, "
+                                            "\"image_size\": [40, 36], \"num_classes\": 11}");
+    dsc_model_close(&model);
+    const char *const others[] = { "bert-base", "gpt2-nano" };
+    for (size_t i = 0; i < DSC_COUNT(others); i++) {
+        assert_int_equal(dsc_model_open(&model, others[i], &options, &err), DSC_ERR_INPUT);
+        assert_non_null(strstr(err.message, "dsc.image_size"));
+    }
+    options.network.by_data = true;
+    assert_int_equal(dsc_model_open(&model, "gpt2-nano", &options, &err), DSC_OK);
+    dsc_model_close(&model);
+    options.network = (struct dsc_network_options) { .height = 4, .width = 4 };
+    assert_int_equal(dsc_model_open(&model, "vgg11", &options, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "too small"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_parameters_are_the_published_ones),
         cmocka_unit_test(names_differ_and_are_listed),
         cmocka_unit_test(a_name_may_have_a_head_for_labels),
+        cmocka_unit_test(a_network_has_the_sizes_that_are_asked_for),
     };
     return cmocka_run_group_tests(tests, mf_setup, mf_teardown);
 }

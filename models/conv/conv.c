@@ -1,0 +1,262 @@
+/* conv.c - emits the units of convolutional networks. SPDX-License-Identifier: Apache-2.0 */
+#include "models/conv/conv.h"
+
+#include <math.h>
+
+/* The program in hand, with the config of its network. */
+typedef struct conv_net {
+    dsc_program *program;
+    const dsc_conv_config *config;
+} conv_net;
+
+/* A convolution with square windows. */
+typedef struct conv_shape {
+    int64_t out, kernel, stride, padding, groups;
+    bool bias;
+} conv_shape;
+
+static const dsc_conv_config *config_of(const dsc_lm_config *lm)
+{
+    return (const dsc_conv_config *)(const void *)lm;
+}
+
+/* Dropouts of a model are apart by these: one of a unit, those of the classifier, and the drop path of a unit. */
+static uint32_t stream_of(int64_t layer, int32_t number) { return (uint32_t)(4 * (layer + 1) + number); }
+
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+/* The parameters of a layer that was just added begin uniformly: up to this in the weight, and in the bias or 0. */
+static void begin_uniformly(dsc_program *program, bool bias, double bound, double bias_bound)
+{
+    if (program->status != DSC_OK)
+        return;
+    dsc_program_param *weight = &program->param[program->param_count - 1 - bias];
+    weight->init = DSC_INIT_UNIFORM, weight->std = bound;
+    if (bias && bias_bound > 0)
+        weight[1].init = DSC_INIT_UNIFORM, weight[1].std = bias_bound;
+}
+
+static int16_t convolve(const conv_net *net, int16_t x, const char *name, const conv_shape *shape)
+{
+    const int64_t window = shape->kernel * shape->kernel;
+    const dsc_program_conv2d_args args = { .name = name,
+                                           .out = shape->out,
+                                           .groups = shape->groups,
+                                           .kernel = { shape->kernel, shape->kernel },
+                                           .stride = { shape->stride, shape->stride },
+                                           .padding = { shape->padding, shape->padding },
+                                           .bias = shape->bias,
+                                           .std = sqrt(2.0 / (double)(shape->out * window)) };
+    if (net->program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const int64_t in = net->program->value[x].columns / shape->groups;
+    const int16_t y = dsc_program_conv2d(net->program, x, &args);
+    const double bound = 1 / sqrt((double)(in * window));
+    if (net->config->plain_first)
+        begin_uniformly(net->program, shape->bias, bound, bound);
+    return y;
+}
+
+static int16_t normalise(const conv_net *net, int16_t x, const char *name)
+{
+    const dsc_program_batch_norm_args args = { .name = name,
+                                               .eps = net->config->eps,
+                                               .momentum = net->config->momentum };
+    return dsc_program_batch_norm(net->program, x, &args);
+}
+
+/* A convolution without a bias, and its norm. */
+static int16_t layer(const conv_net *net, int16_t x, const char *conv, const char *norm, const conv_shape *shape)
+{
+    return normalise(net, convolve(net, x, conv, shape), norm);
+}
+
+static int16_t linear(const conv_net *net, int16_t x, const char *name, int64_t out)
+{
+    const dsc_program_linear_args args = { .name = name,
+                                           .shape = { .out = out, .out_in = true },
+                                           .bias = true,
+                                           .whole = true,
+                                           .no_adapter = true,
+                                           .std = 0.01 };
+    if (net->program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const double in = (double)net->program->value[x].columns;
+    const int16_t y = dsc_program_linear(net->program, x, &args);
+    if (net->config->first == DSC_CONV_FIRST_IN)
+        begin_uniformly(net->program, true, 1 / sqrt(in), 1 / sqrt(in));
+    if (net->config->first == DSC_CONV_FIRST_OUT)
+        begin_uniformly(net->program, true, 1 / sqrt((double)out), 0);
+    return y;
+}
+
+/* ---- units ------------------------------------------------------------------------------------------------------- */
+
+static int16_t emit_layer(const conv_net *net, const dsc_conv_unit *unit, int16_t x, int64_t number)
+{
+    const conv_shape shape = { unit->out, unit->kernel, unit->stride, unit->padding, 1, unit->bias };
+    x = convolve(net, x, unit->conv, &shape);
+    if (unit->norm != NULL)
+        x = normalise(net, x, unit->norm);
+    x = dsc_program_activation(net->program, x, unit->activation);
+    if (unit->pool > 0) {
+        const dsc_op_pool pool = { .kernel = unit->pool, .stride = unit->pool_stride, .padding = unit->pool_padding };
+        x = dsc_program_max_pool(net->program, x, &pool);
+    }
+    return unit->dropout > 0 ? dsc_program_dropout(net->program, x, unit->dropout, stream_of(number, 0)) : x;
+}
+
+/* What is added to the branch of a residual block: its input, or that through a convolution where sizes differ. */
+static int16_t shortcut(const conv_net *net, const dsc_conv_unit *unit, int16_t x)
+{
+    const conv_shape shape = { unit->out, 1, unit->stride, 0, 1, false };
+    if (unit->stride == 1 && unit->in == unit->out)
+        return x;
+    return layer(net, x, "downsample.0", "downsample.1", &shape);
+}
+
+static int16_t emit_residual(const conv_net *net, const dsc_conv_unit *unit, int16_t x)
+{
+    dsc_program *program = net->program;
+    const bool basic = unit->kind == DSC_CONV_BASIC;
+    const conv_shape narrow = { unit->inner, 1, 1, 0, 1, false };
+    const conv_shape middle = { unit->inner, unit->kernel, unit->stride, unit->padding, 1, false };
+    const conv_shape second = { unit->out, unit->kernel, 1, unit->padding, 1, false };
+    const conv_shape wide = { unit->out, 1, 1, 0, 1, false };
+    int16_t y = layer(net, x, "conv1", "bn1", basic ? &middle : &narrow);
+    y = dsc_program_activation(program, y, unit->activation);
+    y = layer(net, y, "conv2", "bn2", basic ? &second : &middle);
+    if (!basic) {
+        y = dsc_program_activation(program, y, unit->activation);
+        y = layer(net, y, "conv3", "bn3", &wide);
+    }
+    y = dsc_program_add(program, y, shortcut(net, unit, x));
+    return dsc_program_activation(program, y, unit->activation);
+}
+
+/* The map times a factor for each channel of a sample, which two layers make of the channels' means. */
+static int16_t excite(const conv_net *net, const dsc_conv_unit *unit, int16_t x, int32_t number)
+{
+    static const char *const names[][2] = { { "1.fc1", "1.fc2" }, { "2.fc1", "2.fc2" } };
+    const conv_shape down = { unit->squeeze, 1, 1, 0, 1, true }, up = { unit->inner, 1, 1, 0, 1, true };
+    int16_t y = dsc_program_mean_pool(net->program, x, 1, 1);
+    y = convolve(net, y, names[number - 1][0], &down);
+    y = dsc_program_activation(net->program, y, unit->silu_squeeze ? DSC_SILU : DSC_RELU);
+    y = convolve(net, y, names[number - 1][1], &up);
+    y = dsc_program_activation(net->program, y, unit->silu_squeeze ? DSC_SIGMOID : DSC_HARD_SIGMOID);
+    return dsc_program_scale_rows(net->program, x, y);
+}
+
+static int16_t emit_inverted(const conv_net *net, const dsc_conv_unit *unit, int16_t x, int64_t number)
+{
+    static const char *const conv[] = { "0.0", "1.0", "2.0", "3.0" }, *const norm[] = { "0.1", "1.1", "2.1", "3.1" };
+    const conv_shape wide = { unit->inner, 1, 1, 0, 1, false }, narrow = { unit->out, 1, 1, 0, 1, false };
+    const conv_shape each = { unit->inner, unit->kernel, unit->stride, unit->padding, unit->inner, false };
+    int32_t at = 0;
+    int16_t y = x;
+    if (unit->inner != unit->in) {
+        y = dsc_program_activation(net->program, layer(net, y, conv[0], norm[0], &wide), unit->activation);
+        at++;
+    }
+    y = dsc_program_activation(net->program, layer(net, y, conv[at], norm[at], &each), unit->activation);
+    at++;
+    if (unit->squeeze > 0) {
+        y = excite(net, unit, y, at);
+        at++;
+    }
+    y = unit->flat_names ? layer(net, y, dsc_conv_digits(at), dsc_conv_digits(at + 1), &narrow)
+                         : layer(net, y, conv[at], norm[at], &narrow);
+    if (unit->stride != 1 || unit->in != unit->out)
+        return y;
+    if (unit->drop_path > 0)
+        y = dsc_program_drop_path(net->program, y, unit->drop_path, stream_of(number, 1));
+    return dsc_program_add(net->program, y, x);
+}
+
+static void emit_unit(const conv_net *net, int64_t number, int16_t x)
+{
+    const dsc_conv_unit *unit = &net->config->unit[number];
+    switch (unit->kind) {
+    case DSC_CONV_LAYER:
+        x = emit_layer(net, unit, x, number);
+        break;
+    case DSC_CONV_BASIC:
+    case DSC_CONV_BOTTLENECK:
+        x = emit_residual(net, unit, x);
+        break;
+    case DSC_CONV_INVERTED:
+        x = emit_inverted(net, unit, x, number);
+        break;
+    }
+    dsc_program_end(net->program, x);
+}
+
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
+
+void dsc_conv_begin(dsc_program *program, const dsc_lm_config *lm, int64_t layer)
+{
+    const dsc_conv_config *config = config_of(lm);
+    const dsc_conv_unit *last = &config->unit[config->unit_count - 1];
+    int64_t height, width;
+    if (layer < lm->layers) {
+        const dsc_conv_unit *unit = &config->unit[1 + layer];
+        dsc_program_begin_picture(program, unit->height, unit->width, unit->in);
+        return;
+    }
+    dsc_conv_size(last, &height, &width);
+    dsc_program_begin_picture(program, height, width, last->out);
+}
+
+void dsc_conv_emit_first(dsc_program *program, const dsc_lm_config *lm)
+{
+    const dsc_conv_config *config = config_of(lm);
+    const conv_net net = { program, config };
+    const dsc_op_data pixels = { DSC_LM_TOKENS, config->planes, config->height, config->width, 1 };
+    emit_unit(&net, 0, dsc_program_patches(program, &pixels));
+}
+
+void dsc_conv_emit_block(dsc_program *program, const dsc_lm_config *lm, int64_t layer)
+{
+    const conv_net net = { program, config_of(lm) };
+    emit_unit(&net, 1 + layer, program->input);
+}
+
+/* A linear layer over a map, whose columns torch flattens from [C, height, width], is a convolution with one window
+ * of the map's size. Its weight has two dimensions. */
+static int16_t flatten(const conv_net *net, int16_t x, const char *name, int64_t out)
+{
+    dsc_program *program = net->program;
+    const dsc_value *map = &program->value[x];
+    const int64_t in = map->rows * map->columns;
+    const dsc_program_conv2d_args args = {
+        .name = name, .out = out, .kernel = { map->height, map->width }, .bias = true, .std = 0.01
+    };
+    const int16_t y = dsc_program_conv2d(program, x, &args);
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    dsc_program_param *weight = &program->param[program->param_count - 2];
+    weight->dim_count = 2;
+    weight->dim[1] = in, weight->dim[2] = weight->dim[3] = 0;
+    if (net->config->first == DSC_CONV_FIRST_IN)
+        begin_uniformly(program, true, 1 / sqrt((double)in), 1 / sqrt((double)in));
+    return y;
+}
+
+void dsc_conv_emit_last(dsc_program *program, const dsc_lm_config *lm)
+{
+    const conv_net net = { program, config_of(lm) };
+    const dsc_conv_classifier *c = &net.config->classifier;
+    const bool flat = c->whole || c->grid > 0;
+    int16_t x = program->input;
+    if (!c->whole)
+        x = dsc_program_mean_pool(program, x, flat ? c->grid : 1, flat ? c->grid : 1);
+    for (int32_t i = 0; i < c->count && program->status == DSC_OK; i++) {
+        const int64_t out = i + 1 < c->count ? c->columns[i] : lm->vocab;
+        if (c->dropout > 0 && (i > 0 || c->count == 1))
+            x = dsc_program_dropout(program, x, c->dropout, stream_of(lm->layers + 1, i));
+        x = i == 0 && flat ? flatten(&net, x, c->name[i], out) : linear(&net, x, c->name[i], out);
+        if (i + 1 < c->count)
+            x = dsc_program_activation(program, x, c->activation);
+    }
+    dsc_program_end(program, x);
+}

@@ -1,0 +1,99 @@
+/* conv.h - convolutional networks that classify pictures, as torchvision has them.
+ *
+ * A network is a stem (the first module), units (blocks), and a classifier (the last module). The file of a family
+ * fills a table of units from the architecture's name when config.json is read; conv.c emits each kind of unit. Names
+ * of tensors and first values are those of torchvision. Values are rows of pixels, [height * width, channels] of each
+ * sample. Inside models/ only. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_CONV_H
+#define DSC_MODELS_CONV_H
+
+#include "models/lm.h"
+
+#define DSC_CONV_UNITS_MAX 64 /* with the stem; EfficientNet-B7 has 57 */
+
+typedef enum dsc_conv_kind {
+    DSC_CONV_LAYER,      /* a convolution, a norm or a bias, an activation, a pool */
+    DSC_CONV_BASIC,      /* residual: two convolutions of 3 by 3 */
+    DSC_CONV_BOTTLENECK, /* residual: 1 by 1, 3 by 3, 1 by 1 */
+    DSC_CONV_INVERTED    /* wider, by channel, squeeze and excitation, narrower */
+} dsc_conv_kind;
+
+/* Texts are constants, except for the name of a unit. */
+typedef struct dsc_conv_unit {
+    dsc_conv_kind kind;
+    char name[28]; /* before the names of its tensors, without the point: "layer1.0"; "": nothing */
+    const char *conv, *norm; /* LAYER: names of its tensors; norm NULL: none */
+    bool bias;               /* LAYER: the convolution has one */
+    int64_t in, out, inner; /* channels; of a LAYER without `inner` */
+    int64_t height, width;  /* of its input */
+    int64_t kernel, stride, padding;
+    int64_t squeeze; /* INVERTED: channels of squeeze and excitation; 0: none */
+    bool silu_squeeze; /* SiLU and sigmoid, else ReLU and hard sigmoid */
+    bool flat_names;  /* INVERTED: the last convolution is "2" and not "2.0" */
+    dsc_activation activation;
+    int64_t pool, pool_stride, pool_padding; /* LAYER: maximum of windows; 0: none */
+    double dropout; /* LAYER: of what the pool gives */
+    double drop_path; /* INVERTED: probability that a sample leaves the unit as it came */
+} dsc_conv_unit;
+
+/* Layers behind the last unit. Each but the last one is followed by the activation and dropout. */
+typedef struct dsc_conv_classifier {
+    const char *name[3];
+    int64_t columns[2]; /* of all but the last one */
+    int32_t count;
+    int64_t grid; /* the first layer reads grid by grid means of the picture, as [C, grid, grid]; 0: one mean */
+    bool whole;   /* or the whole last feature map */
+    dsc_activation activation;
+    double dropout; /* with one layer before it */
+} dsc_conv_classifier;
+
+/* First values of linear layers; a bias is 0 unless it is said. */
+typedef enum dsc_conv_first {
+    DSC_CONV_FIRST_NORMAL, /* standard deviation 0.01 */
+    DSC_CONV_FIRST_IN,     /* uniform up to 1 / sqrt(in), as the bias: nn.Linear's own */
+    DSC_CONV_FIRST_OUT     /* uniform up to 1 / sqrt(out) */
+} dsc_conv_first;
+
+typedef struct dsc_conv_config {
+    dsc_lm_config lm;
+    int64_t planes, height, width; /* of a picture */
+    double eps, momentum;          /* of batch norms */
+    bool plain_first; /* convolutions begin as nn.Conv2d does, else by Kaiming's rule for their outputs */
+    dsc_conv_first first;
+    double drop, drop_path;       /* rates of the classifier's dropouts, and of the last unit's drop path */
+    dsc_conv_classifier classifier;
+    int32_t unit_count; /* the stem is the first one */
+    dsc_conv_unit unit[DSC_CONV_UNITS_MAX];
+} dsc_conv_config;
+
+/* An architecture of a family. `fill` gets the config with the picture's size and rates that are -1 where config.json
+ * has none, and gives all from `eps` on. Sizes of units follow from dsc_conv_add. */
+typedef struct dsc_conv_architecture {
+    const char *name;
+    void (*fill)(dsc_conv_config *config, const struct dsc_conv_architecture *architecture);
+    int32_t variant; /* the family's own */
+    bool flag;
+} dsc_conv_architecture;
+/* The i-th table of a family: architectures up to one without a name. NULL past the end. */
+const dsc_conv_architecture *dsc_conv_table(int32_t index);
+extern const dsc_conv_architecture dsc_resnets[], dsc_vggs[], dsc_mobilenets[], dsc_efficientnets[], dsc_basic_cnns[];
+
+/* Adds a unit: its input is what the last one gives. A unit without a name gets the text of the format. */
+dsc_conv_unit *dsc_conv_add(dsc_conv_config *config, const dsc_conv_unit *unit, const char *format, ...)
+    DSC_PRINTF(3, 4);
+/* Rows and columns of what a unit gives; 0: its input is too small. */
+void dsc_conv_size(const dsc_conv_unit *unit, int64_t *height, int64_t *width);
+/* The nearest multiple of 8 that is not more than a tenth less, as in torchvision and MobileNet's own code. */
+int64_t dsc_conv_round(double channels);
+/* "0" to "63" as constants. */
+const char *dsc_conv_digits(int64_t number);
+
+/* conv.c: the programs of modules, as in dsc_lm_family. */
+void dsc_conv_begin(dsc_program *program, const dsc_lm_config *lm, int64_t layer);
+void dsc_conv_emit_first(dsc_program *program, const dsc_lm_config *lm);
+void dsc_conv_emit_block(dsc_program *program, const dsc_lm_config *lm, int64_t layer);
+void dsc_conv_emit_last(dsc_program *program, const dsc_lm_config *lm);
+
+extern const dsc_lm_family dsc_conv_family;
+
+#endif

@@ -1,0 +1,235 @@
+/* conv_config.c - config.json of a convolutional network: as timm writes it, with the architecture's name and the
+ * number of classes. SPDX-License-Identifier: Apache-2.0 */
+#include "models/conv/conv.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PLANES_MAX = 64, SIDE_MAX = 1 << 14, CLASSES = 1000, SIDE = 224 };
+enum { BASIC_CLASSES = 10, BASIC_SIDE = 28 }; /* MNIST's, without keys */
+
+/* ---- the table of units ------------------------------------------------------------------------------------------ */
+
+const char *dsc_conv_digits(int64_t number)
+{
+    static const char *const digits[] = {
+        "0",  "1",  "2",  "3",  "4",  "5",  "6",  "7",  "8",  "9",  "10", "11", "12", "13", "14", "15", "16", "17",
+        "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
+        "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47", "48", "49", "50", "51", "52", "53",
+        "54", "55", "56", "57", "58", "59", "60", "61", "62", "63"
+    };
+    DSC_ASSERT(number >= 0);
+    DSC_ASSERT(number < (int64_t)DSC_COUNT(digits));
+    return digits[number];
+}
+
+int64_t dsc_conv_round(double channels)
+{
+    int64_t rounded = (int64_t)(channels + 4) / 8 * 8;
+    if (rounded < 8)
+        rounded = 8;
+    return (double)rounded < 0.9 * channels ? rounded + 8 : rounded;
+}
+
+/* Places of a window on a side. */
+static int64_t places(int64_t side, int64_t kernel, int64_t stride, int64_t padding)
+{
+    const int64_t room = side + 2 * padding - kernel;
+    return side < 1 || room < 0 ? 0 : room / stride + 1;
+}
+
+void dsc_conv_size(const dsc_conv_unit *unit, int64_t *height, int64_t *width)
+{
+    *height = places(unit->height, unit->kernel, unit->stride, unit->padding);
+    *width = places(unit->width, unit->kernel, unit->stride, unit->padding);
+    if (unit->pool == 0)
+        return;
+    *height = places(*height, unit->pool, unit->pool_stride, unit->pool_padding);
+    *width = places(*width, unit->pool, unit->pool_stride, unit->pool_padding);
+}
+
+dsc_conv_unit *dsc_conv_add(dsc_conv_config *config, const dsc_conv_unit *unit, const char *format, ...)
+{
+    DSC_ASSERT(config->unit_count < DSC_CONV_UNITS_MAX);
+    dsc_conv_unit *out = &config->unit[config->unit_count++];
+    va_list args;
+    *out = *unit;
+    va_start(args, format);
+    const int bytes = vsnprintf(out->name, sizeof out->name, format, args);
+    va_end(args);
+    DSC_ASSERT(bytes < (int)sizeof out->name);
+    out->height = config->height, out->width = config->width;
+    if (config->unit_count > 1)
+        dsc_conv_size(out - 1, &out->height, &out->width);
+    return out;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
+
+static const dsc_conv_architecture *find_architecture(const char *name, char *list, size_t bytes)
+{
+    const dsc_conv_architecture *table;
+    list[0] = 0;
+    for (int32_t t = 0; (table = dsc_conv_table(t)) != NULL; t++)
+        for (; table->name != NULL; table++) {
+            const size_t used = strlen(list);
+            if (strcmp(table->name, name) == 0)
+                return table;
+            if (used < bytes)
+                snprintf(list + used, bytes - used, "%s%s", used > 0 ? ", " : "", table->name);
+        }
+    return NULL;
+}
+
+static dsc_status read_architecture(dsc_hf_config *reader, const dsc_conv_architecture **out)
+{
+    char list[500];
+    const cJSON *item = dsc_hf_field(reader, "architecture");
+    *out = cJSON_IsString(item) ? find_architecture(item->valuestring, list, sizeof list) : NULL;
+    if (*out != NULL)
+        return DSC_OK;
+    return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "architecture \"%.60s\" is not built; what exists: %s",
+                         cJSON_IsString(item) ? item->valuestring : "", list);
+}
+
+/* Whole numbers of a list. */
+static bool read_list(const cJSON *list, int count, int64_t max, int64_t *out)
+{
+    bool good = cJSON_IsArray(list) && cJSON_GetArraySize(list) == count;
+    for (int i = 0; i < count && good; i++)
+        good = dsc_json_integer(cJSON_GetArrayItem(list, i), 1, max, &out[i]);
+    return good;
+}
+
+/* "image_size" and "num_channels", else "input_size" of "pretrained_cfg": planes, height, width. */
+static dsc_status read_picture(dsc_hf_config *reader, bool is_basic, dsc_conv_config *out)
+{
+    int64_t size[3] = { is_basic ? 1 : 3, is_basic ? BASIC_SIDE : SIDE, is_basic ? BASIC_SIDE : SIDE };
+    const cJSON *trained = dsc_hf_field(reader, "pretrained_cfg");
+    const cJSON *input = cJSON_GetObjectItemCaseSensitive(trained, "input_size");
+    if (input != NULL && !read_list(input, 3, SIDE_MAX, size))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                             "\"input_size\" in \"pretrained_cfg\" must be planes, height and width, each from 1 to %d",
+                             SIDE_MAX);
+    const cJSON *side = dsc_hf_field(reader, "image_size");
+    if (cJSON_IsArray(side) ? !read_list(side, 2, SIDE_MAX, &size[1])
+                            : side != NULL && !dsc_json_integer(side, 1, SIDE_MAX, &size[1]))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                             "\"image_size\" must be a whole number from 1 to %d, or a list of height and width",
+                             SIDE_MAX);
+    if (side != NULL && !cJSON_IsArray(side))
+        size[2] = size[1];
+    DSC_TRY(dsc_hf_int(reader, "num_channels", PLANES_MAX, size[0], &out->planes));
+    if (out->planes > PLANES_MAX)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "a picture of %lld planes; at most %d are possible",
+                             (long long)out->planes, PLANES_MAX);
+    out->height = size[1], out->width = size[2];
+    return DSC_OK;
+}
+
+/* "num_classes" as in timm; "num_labels" or names in "id2label" as in transformers. */
+static dsc_status read_classes(dsc_hf_config *reader, int64_t usual, int64_t *out)
+{
+    const cJSON *names = dsc_hf_field(reader, "id2label");
+    int64_t count = names != NULL ? cJSON_GetArraySize(names) : usual;
+    if (names != NULL && !cJSON_IsObject(names))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"id2label\" must have the name of each class");
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_labels", DSC_LABELS_MAX, count, out));
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_classes", DSC_LABELS_MAX, *out, out));
+    if (names != NULL && *out != count)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "%lld classes are asked for, and \"id2label\" has %lld names",
+                             (long long)*out, (long long)count);
+    if (*out < 2 || *out > DSC_LABELS_MAX)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "a classifier of %lld classes is not built; what exists: 2 to %d in \"num_classes\"",
+                             (long long)*out, DSC_LABELS_MAX);
+    return DSC_OK;
+}
+
+/* Every unit has an input, and the rows of the largest one fit. */
+static dsc_status check_units(dsc_hf_config *reader, dsc_conv_config *config, const char *name)
+{
+    dsc_lm_config *lm = &config->lm;
+    int64_t height = config->height, width = config->width;
+    lm->positions = height * width;
+    for (int32_t i = 0; i < config->unit_count; i++) {
+        dsc_conv_size(&config->unit[i], &height, &width);
+        if (height < 1 || width < 1)
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                                 "pictures of %lld by %lld are too small for %s: give a larger \"image_size\"",
+                                 (long long)config->height, (long long)config->width, name);
+        lm->positions = dsc_max_i64(lm->positions, height * width);
+    }
+    if (lm->positions > DSC_LM_POSITIONS_MAX)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "a picture has %lld pixels; at most %d are possible",
+                             (long long)lm->positions, DSC_LM_POSITIONS_MAX);
+    const int64_t grid = config->classifier.whole ? height * width : config->classifier.grid * config->classifier.grid;
+    if (dsc_max_i64(1, grid) * config->unit[config->unit_count - 1].out > INT32_MAX)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "pictures of %lld by %lld are too large for the linear layer of %s",
+                             (long long)config->height, (long long)config->width, name);
+    lm->layers = config->unit_count - 1;
+    lm->channels = config->unit[lm->layers].out;
+    return DSC_OK;
+}
+
+/* Keys that describe where weights are from. */
+static const char *const others[] = { "num_features", "label_names", "label_descriptions", "global_pool",
+                                      "model_args", NULL };
+
+static dsc_status refuse_other_models(dsc_hf_config *reader)
+{
+    const cJSON *pool = dsc_hf_field(reader, "global_pool"), *args = dsc_hf_field(reader, "model_args");
+    if (pool != NULL && (!cJSON_IsString(pool) || (strcmp(pool->valuestring, "avg") != 0 && pool->valuestring[0] != 0)))
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"global_pool\" must be \"avg\"; others are not built");
+    if (args != NULL && args->child != NULL)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"model_args\" of this value is not built: it changes the architecture; what exists: {}, "
+                             "or no such key");
+    return DSC_OK;
+}
+
+static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
+{
+    dsc_conv_config *out = (dsc_conv_config *)(void *)lm;
+    const dsc_conv_architecture *architecture = NULL;
+    DSC_TRY(read_architecture(reader, &architecture));
+    dsc_hf_skip(reader, others);
+    DSC_TRY(refuse_other_models(reader));
+    const bool is_basic = architecture->fill == dsc_basic_cnns[0].fill;
+    DSC_TRY(read_picture(reader, is_basic, out));
+    DSC_TRY(read_classes(reader, is_basic ? BASIC_CLASSES : CLASSES, &lm->vocab));
+    DSC_TRY(dsc_hf_number(reader, "drop_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop));
+    DSC_TRY(dsc_hf_number(reader, "drop_path_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop_path));
+    architecture->fill(out, architecture);
+    DSC_TRY(check_units(reader, out, architecture->name));
+    lm->data = (dsc_batch_spec) {
+        .name = DSC_BATCH_PIXELS, .dtype = DSC_F32, .dim_count = 3, .dim = { out->planes, out->height, out->width }
+    };
+    return DSC_OK;
+}
+
+/* ---- the family -------------------------------------------------------------------------------------------------- */
+
+const dsc_conv_architecture *dsc_conv_table(int32_t index)
+{
+    static const dsc_conv_architecture *const tables[] = { dsc_resnets, dsc_vggs, dsc_mobilenets, dsc_efficientnets,
+                                                           dsc_basic_cnns };
+    return index >= 0 && index < (int32_t)DSC_COUNT(tables) ? tables[index] : NULL;
+}
+
+/* A first module has a unit too, and the last one the classifier, whose names are whole. */
+static void name_block(const dsc_lm_config *lm, int64_t layer, char *out, size_t bytes)
+{
+    const dsc_conv_config *config = (const dsc_conv_config *)(const void *)lm;
+    snprintf(out, bytes, "%s", layer < lm->layers ? config->unit[1 + layer].name : "");
+}
+
+static const char *const no_layers[] = { NULL };
+
+const dsc_lm_family dsc_conv_family = { .model_type = "convolutional network", .layers_key = "blocks", .base = "",
+                                        .layer = "", .token_table = "", .head_table = "", .norm = DSC_NORM_LAYER,
+                                        .config_bytes = sizeof(dsc_conv_config), .read_config = read_config,
+                                        .name_block = name_block, .begin_block = dsc_conv_begin,
+                                        .emit_first = dsc_conv_emit_first, .emit_block = dsc_conv_emit_block,
+                                        .emit_last = dsc_conv_emit_last, .lora_layers = no_layers };
