@@ -329,6 +329,7 @@ static void free_all(dsc_lm *lm)
                           lm->params,
                           lm->buffers,
                           lm->buffer_names,
+                          (void *)lm->buffer_sources,
                           lm->modules,
                           lm->selves,
                           lm->adapter_of,
@@ -503,7 +504,8 @@ static void fill_model(dsc_lm *lm)
                               .experts = lm->experts,
                               .carried = lm->carried != NULL ? &lm->carried->model : NULL,
                               .show_module = dsc_lm_show_module,
-                              .labels = labels_of(lm) };
+                              .labels = labels_of(lm),
+                              .load_buffer = lm->buffer_count > 0 ? dsc_lm_load_buffer : NULL };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
@@ -517,10 +519,14 @@ static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_err
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->sources, &lm->sources, err));
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->packed, &lm->packed, err));
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->parts, &lm->parts, err));
+    if (lm->buffer_count > 0)
+        DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->buffer_count, sizeof *lm->buffer_sources,
+                                 &lm->buffer_sources, err));
     if (args->mxfp4)
         DSC_TRY(dsc_mxfp4_open(&lm->mxfp4, lm->alloc, lm->param_count, err));
     const dsc_lm_params params = { lm->family,     lm->config,   lm->params, lm->param_count, args->lora != NULL,
-                                   args->complete, args->untied, lm->packed, lm->parts,       lm->mxfp4 };
+                                   args->complete, args->untied, lm->packed, lm->parts,       lm->mxfp4,
+                                   lm->buffers,    lm->buffer_count, lm->buffer_sources };
     if (args->weights != NULL) {
         DSC_TRY(dsc_lm_match_weights(args->weights, lm->alloc, &params, lm->sources, err));
         DSC_TRY(check_packed(lm, args->weights, err));

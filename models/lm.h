@@ -413,6 +413,9 @@ typedef struct dsc_lm_params {
     dsc_packed_weight *packed; /* [count] */
     dsc_weight_part **parts;   /* [count] of parted parameters, [dim[0]] each */
     struct dsc_mxfp4 *mxfp4;   /* tensors in MXFP4; NULL: config.json names none */
+    const dsc_buffer_spec *buffers; /* [buffer_count] of all modules, and where each lies: NULL: in no file */
+    int64_t buffer_count;
+    const dsc_weight **buffer_sources;
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);

@@ -60,6 +60,7 @@ struct dsc_lm {
     dsc_buffer_spec *buffers; /* [buffer_count], of all modules in order */
     lm_name *buffer_names;    /* likewise */
     int64_t buffer_count;
+    const dsc_weight **buffer_sources; /* [buffer_count] where each one lies; NULL array without weights */
     lm_name prefix;                   /* prefix of the module that is being described */
     int64_t first_param;              /* its first one */
     lm_layer layer[LINEARS_MAX];      /* [all_layers] */
@@ -94,6 +95,12 @@ struct dsc_lm {
 /* lm.c: appends "<prefix><name>.<part>"; no part: "<prefix><name>". A vector when rows is 0. */
 dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part, int64_t rows, int64_t cols,
                                  double std);
+
+/* lm_buffers.c: finds the tensors of buffers, which `used` gets; and load_buffer of a dsc_model. */
+DSC_MUST_USE dsc_status dsc_lm_match_buffers(const dsc_weights *weights, const dsc_lm_params *params, bool *used,
+                                             dsc_error *err);
+dsc_status dsc_lm_load_buffer(const dsc_model *model, int32_t module, int32_t buffer, void *out, bool *found,
+                              dsc_error *err);
 
 /* lm_program.c: a block as its family describes it, which is not compiled; the first failure is in out->status. Then
  * the compiled programs of all blocks, once all parameters and adapters are known. */

@@ -384,6 +384,7 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
         DSC_TRY(check_same(alloc, sources[DSC_LM_TOKEN_TABLE], tied_head, err));
     if (params->untied && tied_head != NULL)
         used[tied_head - dsc_weights_at(weights, 0)] = true;
+    DSC_TRY(dsc_lm_match_buffers(weights, params, used, err));
     return refuse_unknown(weights, params, used, err);
 }
 
