@@ -15,10 +15,7 @@ typedef struct conv_shape {
     bool bias;
 } conv_shape;
 
-static const dsc_conv_config *config_of(const dsc_lm_config *lm)
-{
-    return (const dsc_conv_config *)(const void *)lm;
-}
+static const dsc_conv_config *config_of(const dsc_lm_config *lm) { return (const dsc_conv_config *)(const void *)lm; }
 
 /* Dropouts of a model are apart by these: one of a unit, those of the classifier, and the drop path of a unit. */
 static uint32_t stream_of(int64_t layer, int32_t number) { return (uint32_t)(4 * (layer + 1) + number); }

@@ -21,19 +21,19 @@ typedef enum dsc_conv_kind {
 /* Texts are constants, except for the name of a unit. */
 typedef struct dsc_conv_unit {
     dsc_conv_kind kind;
-    char name[28]; /* before the names of its tensors, without the point: "layer1.0"; "": nothing */
+    char name[28];           /* before the names of its tensors, without the point: "layer1.0"; "": nothing */
     const char *conv, *norm; /* LAYER: names of its tensors; norm NULL: none */
     bool bias;               /* LAYER: the convolution has one */
-    int64_t in, out, inner; /* channels; of a LAYER without `inner` */
-    int64_t height, width;  /* of its input */
+    int64_t in, out, inner;  /* channels; of a LAYER without `inner` */
+    int64_t height, width;   /* of its input */
     int64_t kernel, stride, padding;
-    int64_t squeeze; /* INVERTED: channels of squeeze and excitation; 0: none */
+    int64_t squeeze;   /* INVERTED: channels of squeeze and excitation; 0: none */
     bool silu_squeeze; /* SiLU and sigmoid, else ReLU and hard sigmoid */
-    bool flat_names;  /* INVERTED: the last convolution is "2" and not "2.0" */
+    bool flat_names;   /* INVERTED: the last convolution is "2" and not "2.0" */
     dsc_activation activation;
     int64_t pool, pool_stride, pool_padding; /* LAYER: maximum of windows; 0: none */
-    double dropout; /* LAYER: of what the pool gives */
-    double drop_path; /* INVERTED: probability that a sample leaves the unit as it came */
+    double dropout;                          /* LAYER: of what the pool gives */
+    double drop_path;                        /* INVERTED: probability that a sample leaves the unit as it came */
 } dsc_conv_unit;
 
 /* Layers behind the last unit. Each but the last one is followed by the activation and dropout. */
@@ -58,9 +58,9 @@ typedef struct dsc_conv_config {
     dsc_lm_config lm;
     int64_t planes, height, width; /* of a picture */
     double eps, momentum;          /* of batch norms */
-    bool plain_first; /* convolutions begin as nn.Conv2d does, else by Kaiming's rule for their outputs */
+    bool plain_first;              /* convolutions begin as nn.Conv2d does, else by Kaiming's rule for their outputs */
     dsc_conv_first first;
-    double drop, drop_path;       /* rates of the classifier's dropouts, and of the last unit's drop path */
+    double drop, drop_path; /* rates of the classifier's dropouts, and of the last unit's drop path */
     dsc_conv_classifier classifier;
     int32_t unit_count; /* the stem is the first one */
     dsc_conv_unit unit[DSC_CONV_UNITS_MAX];

@@ -13,12 +13,11 @@ enum { BASIC_CLASSES = 10, BASIC_SIDE = 28 }; /* MNIST's, without keys */
 
 const char *dsc_conv_digits(int64_t number)
 {
-    static const char *const digits[] = {
-        "0",  "1",  "2",  "3",  "4",  "5",  "6",  "7",  "8",  "9",  "10", "11", "12", "13", "14", "15", "16", "17",
-        "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
-        "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47", "48", "49", "50", "51", "52", "53",
-        "54", "55", "56", "57", "58", "59", "60", "61", "62", "63"
-    };
+    static const char *const digits[] = { "0",  "1",  "2",  "3",  "4",  "5",  "6",  "7",  "8",  "9",  "10", "11", "12",
+                                          "13", "14", "15", "16", "17", "18", "19", "20", "21", "22", "23", "24", "25",
+                                          "26", "27", "28", "29", "30", "31", "32", "33", "34", "35", "36", "37", "38",
+                                          "39", "40", "41", "42", "43", "44", "45", "46", "47", "48", "49", "50", "51",
+                                          "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63" };
     DSC_ASSERT(number >= 0);
     DSC_ASSERT(number < (int64_t)DSC_COUNT(digits));
     return digits[number];
@@ -174,8 +173,8 @@ static dsc_status check_units(dsc_hf_config *reader, dsc_conv_config *config, co
 }
 
 /* Keys that describe where weights are from. */
-static const char *const others[] = { "num_features", "label_names", "label_descriptions", "global_pool",
-                                      "model_args", NULL };
+static const char *const others[] = { "num_features", "label_names", "label_descriptions",
+                                      "global_pool",  "model_args",  NULL };
 
 static dsc_status refuse_other_models(dsc_hf_config *reader)
 {
@@ -227,9 +226,18 @@ static void name_block(const dsc_lm_config *lm, int64_t layer, char *out, size_t
 
 static const char *const no_layers[] = { NULL };
 
-const dsc_lm_family dsc_conv_family = { .model_type = "convolutional network", .layers_key = "blocks", .base = "",
-                                        .layer = "", .token_table = "", .head_table = "", .norm = DSC_NORM_LAYER,
-                                        .config_bytes = sizeof(dsc_conv_config), .read_config = read_config,
-                                        .name_block = name_block, .begin_block = dsc_conv_begin,
-                                        .emit_first = dsc_conv_emit_first, .emit_block = dsc_conv_emit_block,
-                                        .emit_last = dsc_conv_emit_last, .lora_layers = no_layers };
+const dsc_lm_family dsc_conv_family = { .model_type = "convolutional network",
+                                        .layers_key = "blocks",
+                                        .base = "",
+                                        .layer = "",
+                                        .token_table = "",
+                                        .head_table = "",
+                                        .norm = DSC_NORM_LAYER,
+                                        .config_bytes = sizeof(dsc_conv_config),
+                                        .read_config = read_config,
+                                        .name_block = name_block,
+                                        .begin_block = dsc_conv_begin,
+                                        .emit_first = dsc_conv_emit_first,
+                                        .emit_block = dsc_conv_emit_block,
+                                        .emit_last = dsc_conv_emit_last,
+                                        .lora_layers = no_layers };

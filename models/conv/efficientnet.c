@@ -4,19 +4,26 @@
 #include "models/conv/conv.h"
 
 /* Factors of channels and of blocks, and the rate of the classifier's dropout. */
-static const struct { double width, depth, drop; bool late; } sizes[] = {
-    { 1.0, 1.0, 0.2, false }, { 1.0, 1.1, 0.2, false }, { 1.1, 1.2, 0.3, false }, { 1.2, 1.4, 0.3, false },
-    { 1.4, 1.8, 0.4, false }, { 1.6, 2.2, 0.4, true }, { 1.8, 2.6, 0.5, true }, { 2.0, 3.1, 0.5, true }
-};
-static const struct { int32_t factor, kernel, stride, out, count; } stages[] = {
-    { 1, 3, 1, 16, 1 }, { 6, 3, 2, 24, 2 }, { 6, 5, 2, 40, 2 }, { 6, 3, 2, 80, 3 },
-    { 6, 5, 1, 112, 3 }, { 6, 5, 2, 192, 4 }, { 6, 3, 1, 320, 1 }
-};
+static const struct {
+    double width, depth, drop;
+    bool late;
+} sizes[] = { { 1.0, 1.0, 0.2, false }, { 1.0, 1.1, 0.2, false }, { 1.1, 1.2, 0.3, false }, { 1.2, 1.4, 0.3, false },
+              { 1.4, 1.8, 0.4, false }, { 1.6, 2.2, 0.4, true },  { 1.8, 2.6, 0.5, true },  { 2.0, 3.1, 0.5, true } };
+static const struct {
+    int32_t factor, kernel, stride, out, count;
+} stages[] = { { 1, 3, 1, 16, 1 },  { 6, 3, 2, 24, 2 },  { 6, 5, 2, 40, 2 }, { 6, 3, 2, 80, 3 },
+               { 6, 5, 1, 112, 3 }, { 6, 5, 2, 192, 4 }, { 6, 3, 1, 320, 1 } };
 
 static dsc_conv_unit layer_of(int64_t in, int64_t out, bool first)
 {
-    return (dsc_conv_unit) { .kind = DSC_CONV_LAYER, .conv = "0", .norm = "1", .in = in, .out = out,
-                             .kernel = first ? 3 : 1, .stride = first ? 2 : 1, .padding = first,
+    return (dsc_conv_unit) { .kind = DSC_CONV_LAYER,
+                             .conv = "0",
+                             .norm = "1",
+                             .in = in,
+                             .out = out,
+                             .kernel = first ? 3 : 1,
+                             .stride = first ? 2 : 1,
+                             .padding = first,
                              .activation = DSC_SILU };
 }
 
@@ -35,20 +42,25 @@ static void fill(dsc_conv_config *config, const dsc_conv_architecture *architect
     dsc_conv_add(config, &layer, "features.0");
     for (size_t s = 0; s < DSC_COUNT(stages); s++)
         for (int b = 0; b < (int)ceil(stages[s].count * depth); b++) {
-            const dsc_conv_unit block = { .kind = DSC_CONV_INVERTED, .in = in,
+            const dsc_conv_unit block = { .kind = DSC_CONV_INVERTED,
+                                          .in = in,
                                           .inner = dsc_conv_round((double)in * stages[s].factor),
-                                          .out = dsc_conv_round(stages[s].out * width), .kernel = stages[s].kernel,
-                                          .padding = stages[s].kernel / 2, .stride = b == 0 ? stages[s].stride : 1,
-                                          .squeeze = in / 4, .silu_squeeze = true,
-                                          .activation = DSC_SILU, .drop_path = drop_path * at++ / total };
+                                          .out = dsc_conv_round(stages[s].out * width),
+                                          .kernel = stages[s].kernel,
+                                          .padding = stages[s].kernel / 2,
+                                          .stride = b == 0 ? stages[s].stride : 1,
+                                          .squeeze = in / 4,
+                                          .silu_squeeze = true,
+                                          .activation = DSC_SILU,
+                                          .drop_path = drop_path * at++ / total };
             in = dsc_conv_add(config, &block, "features.%d.%d.block", (int)s + 1, b)->out;
         }
     layer = layer_of(in, 4 * in, false);
     dsc_conv_add(config, &layer, "features.8");
-    config->classifier = (dsc_conv_classifier) {
-        .name = { "classifier.1" }, .count = 1,
-        .dropout = config->drop < 0 ? sizes[architecture->variant].drop : config->drop
-    };
+    config->classifier =
+        (dsc_conv_classifier) { .name = { "classifier.1" },
+                                .count = 1,
+                                .dropout = config->drop < 0 ? sizes[architecture->variant].drop : config->drop };
 }
 
 const dsc_conv_architecture dsc_efficientnets[] = {

@@ -14,23 +14,31 @@ static void fill(dsc_conv_config *config, const dsc_conv_architecture *architect
     for (int s = 0; s < STAGES; s++)
         for (int32_t i = 0; i < depths[architecture->variant][s]; i++) {
             const bool last = i == depths[architecture->variant][s] - 1;
-            const dsc_conv_unit layer = { .kind = DSC_CONV_LAYER, .conv = dsc_conv_digits(number),
+            const dsc_conv_unit layer = { .kind = DSC_CONV_LAYER,
+                                          .conv = dsc_conv_digits(number),
                                           .bias = true,
-                                          .norm = architecture->flag ? dsc_conv_digits(number + 1) : NULL, .in = in,
-                                          .out = s < 4 ? (int64_t)64 << s : 512, .kernel = 3, .stride = 1,
-                                          .padding = 1, .activation = DSC_RELU,
-                                          .pool = last ? 2 : 0, .pool_stride = 2 };
+                                          .norm = architecture->flag ? dsc_conv_digits(number + 1) : NULL,
+                                          .in = in,
+                                          .out = s < 4 ? (int64_t)64 << s : 512,
+                                          .kernel = 3,
+                                          .stride = 1,
+                                          .padding = 1,
+                                          .activation = DSC_RELU,
+                                          .pool = last ? 2 : 0,
+                                          .pool_stride = 2 };
             number += 2 + architecture->flag + last;
             in = dsc_conv_add(config, &layer, "features")->out;
         }
     config->classifier = (dsc_conv_classifier) { .name = { "classifier.0", "classifier.3", "classifier.6" },
-                                                 .columns = { 4096, 4096 }, .count = 3, .grid = 7,
+                                                 .columns = { 4096, 4096 },
+                                                 .count = 3,
+                                                 .grid = 7,
                                                  .activation = DSC_RELU,
                                                  .dropout = config->drop < 0 ? 0.5 : config->drop };
 }
 
-const dsc_conv_architecture dsc_vggs[] = {
-    { "vgg11", fill, 0, false }, { "vgg13", fill, 1, false }, { "vgg16", fill, 2, false }, { "vgg19", fill, 3, false },
-    { "vgg11_bn", fill, 0, true }, { "vgg13_bn", fill, 1, true }, { "vgg16_bn", fill, 2, true },
-    { "vgg19_bn", fill, 3, true }, { NULL, NULL, 0, false }
-};
+const dsc_conv_architecture dsc_vggs[] = { { "vgg11", fill, 0, false },   { "vgg13", fill, 1, false },
+                                           { "vgg16", fill, 2, false },   { "vgg19", fill, 3, false },
+                                           { "vgg11_bn", fill, 0, true }, { "vgg13_bn", fill, 1, true },
+                                           { "vgg16_bn", fill, 2, true }, { "vgg19_bn", fill, 3, true },
+                                           { NULL, NULL, 0, false } };

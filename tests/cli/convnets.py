@@ -160,7 +160,9 @@ def logits(name, planes, side, folder):
 
 def steps(name, planes, side, kind, ranks, folder):
     model, hf, data, pixels, labels = made(name, planes, side, 26, folder)
-    optimizer = optimizer_of(kind, 1e-3 if kind == "SGD" else 1e-4)
+    # Batch norms over few pixels make large steps chaotic: the rates of networks with them are small.
+    rate = (1e-3 if kind == "SGD" else 1e-4) * (1 if name == "basic_cnn" else 0.01)
+    optimizer = optimizer_of(kind, rate)
     got, _, ours = train_ours(hf, data, folder, optimizer, STEPS, ranks)
     want = train_theirs(model, pixels, labels, optimizer, STEPS)
     off = max(abs(a - b) for a, b in zip(got, want))
@@ -170,7 +172,7 @@ def steps(name, planes, side, kind, ranks, folder):
     statistics = furthest({k: t for k, t in ours.items() if k not in trained}, running) if running else 0
     print(f"# {name} {kind}: losses within {off:.2g}, weights within {apart:.2g}, statistics within {statistics:.2g}", flush=True)
     assert len(got) == STEPS and off < 2e-4, f"losses are {off} apart: {got} {want}"
-    assert apart < (2e-4 if kind == "SGD" else 2 * STEPS * 1e-4), f"weights are {apart} apart"
+    assert apart < (2e-4 if kind == "SGD" else 2 * STEPS * rate), f"weights are {apart} apart"
     assert statistics < 2e-3, f"running statistics are {statistics} apart"
     again = model_of(name, planes, side)
     again.load_state_dict(ours)
@@ -217,7 +219,7 @@ ALL = ["resnet18", "resnet34", "resnet50", "resnet101", "vgg11", "vgg13", "vgg16
 TESTS = [("basic_cnn, a gray picture", logits, ("basic_cnn", 1, 28)), ("resnet18 at 64", logits, ("resnet18", 3, 64)),
          ("mobilenet_v3_small at 64", logits, ("mobilenet_v3_small", 3, 64)),
          ("basic_cnn, 20 steps of SGD", steps, ("basic_cnn", 1, 28, "SGD", 1)),
-         ("resnet18, 20 steps of SGD on two ranks", steps, ("resnet18", 3, 32, "SGD", 2)),
+         ("resnet18, 20 steps of SGD on two ranks", steps, ("resnet18", 3, 64, "SGD", 2)),
          ("configs and folders are refused by name", refused, ())]
 if NIGHT:
     TESTS = [(f"{name} at 64", logits, (name, 3, 64)) for name in ALL] + [("resnet18 at 224", logits, ("resnet18", 3, 224))] + TESTS
