@@ -11,13 +11,9 @@
 
 enum { READERS_MAX = 16 };
 
-/* ---- classes ----------------------------------------------------------------------------------------------------- */
+/* ---- sizes of built-in networks ---------------------------------------------------------------------------------- */
 
-/* Names that a model gives its classes; those of a config without any are LABEL_0, LABEL_1 ... */
-typedef struct class_names {
-    dsc_json *json;
-    const char **name; /* [classes], borrowed from json; NULL: the model has none of its own */
-} class_names;/* Sizes of the first picture file among the names, and its number of classes where it is known: ten or a hundred in
+/* Sizes of the first picture file among the names, and its number of classes where it is known: ten or a hundred in
  * CIFAR's files. Whatever cannot be read is reported when the data is opened. */
 static void size_by_data(const dsc_engine *engine, const dsc_config_paths *names, struct dsc_network_options *out)
 {
@@ -47,6 +43,14 @@ void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_option
     if (own->image_classes > 0)
         out->classes = own->image_classes;
 }
+
+/* ---- classes ----------------------------------------------------------------------------------------------------- */
+
+/* Names that a model gives its classes; those of a config without any are LABEL_0, LABEL_1 ... */
+typedef struct class_names {
+    dsc_json *json;
+    const char **name; /* [classes], borrowed from json; NULL: the model has none of its own */
+} class_names;
 
 static dsc_status open_model_config(const dsc_engine *engine, dsc_json **out, dsc_error *err)
 {

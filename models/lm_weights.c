@@ -185,7 +185,7 @@ static bool is_of_head(const dsc_lm_family *family, const dsc_lm_config *config,
 {
     const char *const own[] = { family->transform, config->masked && !config->embeds ? family->final_norm : NULL };
     if (family->emit_last != NULL) /* the task's layers are outside of the base model, where that has a name */
-        return dsc_lm_without_base(family, family->base[0] != 0 && without_base(family, name) == name;
+        return family->base[0] != 0 && dsc_lm_without_base(family, name) == name;
     if (strcmp(name, family->head_table) == 0 || (family->head_bias != NULL && strcmp(name, family->head_bias) == 0))
         return true;
     for (size_t i = 0; i < DSC_COUNT(own); i++)
