@@ -226,6 +226,7 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t last = first + part_rows < rows ? first + part_rows : rows;
     float sum = 0, along = 0;
     if (c < norm.channels)
+#pragma unroll 1 /* registers are saved around calls otherwise */
         for (int64_t r = first + warp; r < last; r += WARPS) {
             const int64_t i = r * norm.channels + c;
             float h[1], z[1], d[1];
