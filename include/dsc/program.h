@@ -189,8 +189,8 @@ DSC_API dsc_node dsc_build_mean(dsc_builder *builder, dsc_node x, int64_t first,
 
 /* ---- Feature maps ------------------------------------------------------------------------------------------------ */
 
-/* Rows of a sample are the pixels of a picture, row by row, and columns are its channels: dsc_build_patches(builder, 1)
- * makes such values of pictures, and ops of rows keep them so. */
+/* Rows of a sample are the pixels of a picture, row by row, and columns are its channels. dsc_build_patches(builder, 1)
+ * makes such values, and ops that work on single rows keep them so. */
 
 /* As torch.nn.BatchNorm2d, over the rows of a micro-batch: "<name>.weight" and "<name>.bias" [columns of x]. Evaluation
  * reads buffers, "<name>.running_mean" and "<name>.running_var" [columns of x]; "<name>.num_batches_tracked" counts.
