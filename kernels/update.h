@@ -151,8 +151,8 @@ typedef struct dsc_update_scalars {
  * only g is written.
  * Then param_half[i] = round(p) to half_dtype when param_half is not NULL.
  * States kept in BF16: p takes the fp32 values above; the stored states are rounded stochastically, as CAST_STOCHASTIC
- * does it. The random bits are those of word n % 4 of block n / 4 of (seed, stream), n = first + i: the lower 16 for
- * state 0, the upper 16 for state 1 and the middle 16 for state 2.
+ * does it. The random bits are those of word n % 4 of block n / 4 of (seed, stream), n = first + i. State 0 has the
+ * lower 16 bits, state 1 the upper 16 and state 2 the middle 16.
  * States kept in U8 (ADAMW; as bitsandbytes' AdamW8bit, Dettmers et al. 2022) are one code an element and one absmax a
  * block. Blocks of DSC_Q8_BLOCK elements are counted from element 0; the last one may be short. MAP and MIDDLES are
  * those of q8_tables.h, signed for state 0 and unsigned for state 1. A state x is MAP[code] * absmax before the recipe;

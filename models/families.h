@@ -9,6 +9,9 @@
 /* The i-th family, NULL past the end. families.c */
 const dsc_lm_family *dsc_lm_family_at(int32_t index);
 
+/* models/conv/: every convolutional network, which config.json names by "architecture". */
+extern const dsc_lm_family dsc_conv_family;
+
 /* hf.c: a folder with config.json, or such a file alone (`dir` NULL). On success *out owns `alloc`; on failure nothing
  * of it is in use. `lora` is what the options' adapters were read to, whose weights a success takes; NULL: none. */
 DSC_MUST_USE dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_path, const char *dir,

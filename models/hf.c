@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/conv/conv.h"
 #include "models/families.h"
 #include "models/wrapper.h"
 

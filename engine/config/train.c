@@ -210,7 +210,8 @@ static dsc_status fill_milestones(dsc_config_parse_state *s)
     int64_t last = 0, at = 0;
     for (const cJSON *each = s->given[DSC_ID_MILESTONES]->child; each != NULL; each = each->next, last = at) {
         if (schedule->milestone_count == DSC_MILESTONES_MAX)
-            return dsc_config_fail(s, DSC_ID_MILESTONES, DSC_ERR_CONFIG, "more than %d; give fewer", DSC_MILESTONES_MAX);
+            return dsc_config_fail(s, DSC_ID_MILESTONES, DSC_ERR_CONFIG, "more than %d; give fewer",
+                                   DSC_MILESTONES_MAX);
         if (!dsc_value_int(each, &at, &from_text) || at <= last)
             return dsc_config_fail(s, DSC_ID_MILESTONES, DSC_ERR_CONFIG,
                                    "expected a list of whole numbers above 0, each above the one before it");

@@ -61,7 +61,7 @@ static void forward_rows(const void *args, int64_t first, int64_t last)
         DSC_FOR_DTYPE(a->dtype, forward_row(a, row, dtype));
 }
 
-/* What a pixel gets from window (y, x). */
+/* The part of window (y, x) that a pixel gets. */
 static inline float share_of(const dsc_pool_args *a, int64_t sample, int64_t y, int64_t x, int64_t pixel, int64_t c,
                              dsc_dtype dtype)
 {

@@ -144,7 +144,7 @@ template <bool FAST> __device__ __forceinline__ float slope_of(dsc_activation ki
 
 template <class T> __device__ __forceinline__ float rounded(float x) { return to_f32(element<T>::from(x)); }
 
-/* What forward reads of W channels. */
+/* Operands of forward for W channels. */
 template <class T> struct norm_of {
     const T *x, *add, *weight, *bias;
     const float *stats;

@@ -103,7 +103,7 @@ static int16_t emit_layer(const conv_net *net, const dsc_conv_unit *unit, int16_
     return unit->dropout > 0 ? dsc_program_dropout(net->program, x, unit->dropout, stream_of(number, 0)) : x;
 }
 
-/* What is added to the branch of a residual block: its input, or that through a convolution where sizes differ. */
+/* The term beside the branch of a residual block: its input, or that through a convolution where sizes differ. */
 static int16_t shortcut(const conv_net *net, const dsc_conv_unit *unit, int16_t x)
 {
     const conv_shape shape = { unit->out, 1, unit->stride, 0, 1, false };

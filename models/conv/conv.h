@@ -94,6 +94,4 @@ void dsc_conv_emit_first(dsc_program *program, const dsc_lm_config *lm);
 void dsc_conv_emit_block(dsc_program *program, const dsc_lm_config *lm, int64_t layer);
 void dsc_conv_emit_last(dsc_program *program, const dsc_lm_config *lm);
 
-extern const dsc_lm_family dsc_conv_family;
-
 #endif

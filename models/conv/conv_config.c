@@ -1,10 +1,11 @@
 /* conv_config.c - config.json of a convolutional network: as timm writes it, with the architecture's name and the
  * number of classes. SPDX-License-Identifier: Apache-2.0 */
-#include "models/conv/conv.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "models/conv/conv.h"
+#include "models/families.h"
 
 enum { PLANES_MAX = 64, SIDE_MAX = 1 << 14, CLASSES = 1000, SIDE = 224 };
 enum { BASIC_CLASSES = 10, BASIC_SIDE = 28 }; /* MNIST's, without keys */

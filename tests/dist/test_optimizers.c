@@ -208,8 +208,8 @@ static void refused(const char *own, const char *word)
 
 #define BIASES_DECAY "\"param_groups\": [{\"params\": [\"*.bias\"], \"weight_decay\": 0.5}]"
 
-/* The decay that a group gives to vectors stays. The toy model's vectors have none otherwise; tests/cli/vision_shapes.py
- * compares a model whose vectors decay. */
+/* The decay that a group gives to vectors stays. The toy model's vectors have none otherwise.
+ * tests/cli/vision_shapes.py compares a model whose vectors decay. */
 static void a_group_may_decay_vectors(void **state)
 {
     run_result both, by_group, none;

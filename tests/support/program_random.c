@@ -414,7 +414,7 @@ static int16_t pool(program_random *r, int16_t x)
     return left > 0 ? dsc_program_prepend(program, y, vector(r, left * program->value[y].columns), left) : y;
 }
 
-/* What convolutional networks have beside convolutions. */
+/* Ops of convolutional networks beside convolutions. */
 static int16_t maps(program_random *r, int16_t x)
 {
     dsc_program *program = &r->source;
