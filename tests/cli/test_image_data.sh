@@ -28,7 +28,7 @@ trains() { # NAME RANKS FLAGS...
     rm -rf "$name.save" "$name.log"
     timeout 60 "$bin/dsc-launch" --num_gpus="$ranks" train --config "$name.json" --save "$name.save" --log "$name.log" "$@" >"$name.out" 2>&1 \
         </dev/null || { cp "$name.out" why; return 1; }
-    { sed -E 's/.*"step":([0-9]+),.*("loss":[^,]*),.*("grad_norm":[^,]*),.*/\1 \2 \3/' "$name.log"; "$dsc" ckpt hash "$name.save/step-12"; } >"$name.result"
+    { sed -E '/"eval_step"/d; s/.*"step":([0-9]+),.*("loss":[^,]*),.*("grad_norm":[^,]*),.*/\1 \2 \3/' "$name.log"; "$dsc" ckpt hash "$name.save/step-12"; } >"$name.result"
 }
 same() { cmp -s reference.result "$1.result" || { diff reference.result "$1.result" >why; return 1; }; }
 config reference '"train"' "$images"
