@@ -120,12 +120,14 @@ static dsc_status print_start(train_run *run, dsc_error *err)
         : again ? ", recomputation "
                 : "",
         again ? info->recompute : "");
-    train_progress_say(
-        &run->progress,
-        "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s; %lld tokens a sample; %lld steps",
-        (long long)info->train_batch_size, (long long)info->micro_batch_size, (long long)info->accumulation_steps,
-        (int)dsc_engine_size(run->engine), dsc_engine_size(run->engine) == 1 ? "" : "s", (long long)info->seq_length,
-        (long long)info->steps);
+    char tokens[48] = ""; /* pictures have none */
+    if (info->seq_length > 0)
+        snprintf(tokens, sizeof tokens, "; %lld tokens a sample", (long long)info->seq_length);
+    train_progress_say(&run->progress,
+                       "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s%s; %lld steps",
+                       (long long)info->train_batch_size, (long long)info->micro_batch_size,
+                       (long long)info->accumulation_steps, (int)dsc_engine_size(run->engine),
+                       dsc_engine_size(run->engine) == 1 ? "" : "s", tokens, (long long)info->steps);
     train_progress_say(&run->progress, "numerics: %s", info->numerics);
     return print_plan(run, err);
 }
