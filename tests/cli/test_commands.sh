@@ -57,8 +57,8 @@ report "scripts/launch_distributed.sh MODEL STRATEGY NUM_GPUS BATCH_SIZE EPOCHS"
 report "logs/training.log has the plain lines" grep -q '^step 1/1 ' logs/training.log
 
 # Features that are not built are refused by name.
-run bash "$root/scripts/launch_distributed.sh" resnet50 ddp 4 16 1
-report "a model that is not built yet, and those that are" refused '"resnet50" is not a built-in model'
+run bash "$root/scripts/launch_distributed.sh" densenet121 ddp 4 16 1
+report "a model that is not built yet, and those that are" refused '"densenet121" is not a built-in model'
 report "the list" refused "gpt2-nano, gpt2-micro"
 run "$launch" -np 8 -H localhost:4,host2:4 train --config ds_config.json
 report "a second host that does not exist" grep -q 'dsc: error: host host2: there is no such host name' err

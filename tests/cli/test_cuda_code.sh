@@ -48,6 +48,15 @@ check_exact() { # FILES
                     bad(count["sub"] " subtractions, " count["div"] " divisions, " count["add"] " sums, " count["sqrt"] " square roots: once, once and twice an element")
                 if (count["fma32"] < 3 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
                     bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 3 to 5 each")
+            } else if (name ~ /rmsprop/) {
+                if (count["sqrt"] == 0 || count["div"] != count["sqrt"] || count["add"] != count["sqrt"])
+                    bad(count["div"] + 0 " divisions, " count["add"] + 0 " sums, " count["sqrt"] + 0 " square roots: all once an element")
+                if (count["fma32"] < 3 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
+                    bad(count["fma32"] + 0 " multiply-adds for " count["sqrt"] " elements: 3 to 5 each")
+            } else if (name ~ /(4|op_)lars/) {
+                if (count["div"] + count["sqrt"] + count["add"] + count["sub"] > 0) bad("a division, a root, a sum or a difference that the recipe has not")
+                if (count["fma32"] == 0 || 2 * count["fma32"] > 5 * count["mul"])
+                    bad(count["fma32"] + 0 " multiply-adds for " count["mul"] + 0 " products: at most 5 for 2")
             } else if (name ~ /muon/) {
                 if (count["div"] + count["sqrt"] + count["add"] > 0) bad("a division, a root or a sum that the recipe has not")
                 if (count["sub"] == 0 || count["fma32"] < count["sub"] || count["fma32"] > 3 * count["sub"])
@@ -92,7 +101,7 @@ check_exact() { # FILES
             for (k in seen) if (index(name, k)) seen[k] = 1
         }
         BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["ordered_reduce_op"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
-                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["muon"] = seen["adafactor"] = seen["adafactor_flat"] = seen["exact_gemm_kernel"] = seen["direction_op"] = 0
+                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["rmsprop"] = seen["lars"] = seen["muon"] = seen["adafactor"] = seen["adafactor_flat"] = seen["exact_gemm_kernel"] = seen["direction_op"] = 0
                 seen["15quantize"] = seen["dequantize"] = seen["ordered_reduce_quantized_kernel"] = 0
                 seen["add_signs_op"] = seen["signs_pack"] = seen["signs_reduce"] = seen["signs_unpack"] = seen["mask_signs_op"] = seen["local_step_signs_op"] = seen["synchronize_signs_op"] = seen["regain_signs"] = 0 }
         {
@@ -112,10 +121,10 @@ check_exact() { # FILES
 }
 has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
     local kernel
-    for kernel in cast cast_stochastic ordered_reduce_op add_op sumsq adamw sgd momentum adagrad lion lamb muon adafactor adafactor_flat direction_op exact_gemm_kernel 15quantize dequantize ordered_reduce_quantized_kernel \
+    for kernel in cast cast_stochastic ordered_reduce_op add_op sumsq adamw sgd momentum adagrad lion lamb rmsprop lars muon adafactor adafactor_flat direction_op exact_gemm_kernel 15quantize dequantize ordered_reduce_quantized_kernel \
         add_signs_op signs_pack signs_reduce signs_unpack mask_signs_op local_step_signs_op synchronize_signs_op regain_signs; do
         case $kernel in
-        sgd | momentum | adagrad | lion | lamb | muon | adafactor | adafactor_flat) echo ".visible .entry each_update_op_${kernel}(" ;;
+        sgd | momentum | adagrad | lion | lamb | rmsprop | lars | muon | adafactor | adafactor_flat) echo ".visible .entry each_update_op_${kernel}(" ;;
         *) echo ".visible .entry each_${kernel}(" ;;
         esac
         case $kernel in
@@ -124,6 +133,8 @@ has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the 
         momentum) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
         adagrad) printf '\t%s\n' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
         lamb) printf '\t%s\n' 'sub.rn.f32 a;' 'mul.rn.f32 a;' 'add.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        rmsprop) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        lars) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
         adafactor) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
         adafactor_flat) printf '\t%s\n' 'fma.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
         muon) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
@@ -157,6 +168,8 @@ canary "a multiply-add too many" lamb 'fma.rn.f32 %f1, %f2, %f3, %f4;
 canary "a difference in a product" exact_gemm_kernel 'sub.rn.f32 %f1, %f2, %f3;'
 canary "a root that is not there" muon 'sqrt.rn.f32 %f1, %f2;'
 canary "a sum too many" adagrad 'add.rn.f32 %f1, %f2, %f3;'
+canary "a second root" rmsprop 'sqrt.rn.f32 %f1, %f2;'
+canary "a difference of rates" lars 'sub.rn.f32 %f1, %f2, %f3;'
 canary "a root of factors" adafactor 'sqrt.rn.f32 %f1, %f2;'
 canary "a multiply-add of factors too many" adafactor 'fma.rn.f32 %f1, %f2, %f3, %f4;'
 canary "a division of second moments too many" adafactor_flat 'div.rn.f32 %f1, %f2, %f3;'

@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 python=${DSC_TEST_PYTHON:-python3}
-"$python" -c 'import torchvision, PIL' 2>/dev/null || { echo "1..0 # SKIP no torchvision; DSC_TEST_PYTHON names a Python that has it"; exit 0; }
+"$python" -c 'import torchvision, PIL' 2>/dev/null || { echo "torchvision is not installed (DSC_TEST_PYTHON names a python that has it)"; exit 77; }
 sanitizers=${DSC_SAN:+-fsanitize=$DSC_SAN}
 # shellcheck disable=SC2086
 if ! gcc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 $sanitizers -I"$root" -I"$root/include" \

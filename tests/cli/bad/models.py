@@ -45,10 +45,10 @@ def names_that_are_no_model(b):
     os.symlink("loop", b.path("loop"))
     b.put("weights.bin", b"x" * 100)
     b.put("model.yaml", "x")
-    for name in ("nope", "gpt3", "GPT2", "gpt2-", "resnet50", "llama-7b", "mobilenet", "bert-base", "../nope", "/nope",
+    for name in ("nope", "gpt3", "GPT2", "gpt2-", "densenet121", "llama-7b", "squeezenet", "bert-base", "../nope", "/nope",
                  "gpt2-nano/", "m" * 5000, "a\nb", "\x1b[31m", "\xff\xfe", "%s%n%n", "-x"):
         b.refuse(2, "model", *without(b.train, "--model"), "--model=" + name)
-    for name, near in (("gpt3", "gpt2-124m"), ("resnet50", "gpt2-nano"), ("llama-7b", "llama-2-7b")):
+    for name, near in (("gpt3", "gpt2-124m"), ("densenet121", "gpt2-nano"), ("llama-7b", "llama-2-7b")):
         b.refuse(2, [f'"{name}"', near, "dsc model list", "config.json"], *without(b.train, "--model"), "--model", name)
     for name, word in (("pipe", "pipe or a device"), ("loop", "loop"), ("weights.bin", "folder"),
                        ("model.yaml", "json")):
