@@ -74,7 +74,7 @@ static bool lie_together(const void *const *tensors, const dsc_linear_layer *lay
            (layer->bias < 0 || tensors_lie_together(tensors, layer, layer->bias, 1, bytes));
 }
 
-/* The same of gradients. Those of all biases may be missing. */
+/* Sums of gradients likewise. Those of all biases may be missing. */
 static bool gradients_lie_together(const dsc_call *call, const dsc_linear_layer *layer)
 {
     const void *const *grad = (const void *const *)call->ctx->grad;

@@ -150,7 +150,7 @@ typedef struct dsc_lm_family {
      * the loss is the cross-entropy. Their layers have no adapters. NULL: embedding and head of a language model. */
     void (*emit_first)(dsc_program *program, const dsc_lm_config *config);
     void (*emit_last)(dsc_program *program, const dsc_lm_config *config);
-    /* Of modules that make feature maps of pictures; NULL elsewhere. The first one gives the name before a layer's
+    /* Hooks of modules that make feature maps; NULL elsewhere. The first one gives the name before a layer's
      * tensors in place of `layer` and its number, without the point behind it; "": nothing. It is called for a first
      * and a last module too. The second one begins the program of a layer whose input is a map of its own size. */
     void (*name_block)(const dsc_lm_config *config, int64_t layer, char *out, size_t bytes);

@@ -64,7 +64,7 @@ dsc_data_source dsc_pictures_as_source(dsc_pictures *pictures);
 /* Names of the classes of encoded pictures in the order of their bytes, borrowed until close; NULL: they have numbers.
  */
 const char *const *dsc_pictures_class_names(const dsc_pictures *pictures, int64_t *count);
-/* Files of class folders that are no pictures, and one of them; 0: none. */
+/* Files of class folders that are not pictures, and one of them; 0: none. */
 int64_t dsc_pictures_left_out(const dsc_pictures *pictures, const char **first);
 /* Pictures that were skipped since the last call, and why the newest one was. May be called while a reader reads. */
 int64_t dsc_pictures_take_broken(dsc_pictures *pictures, char *why, size_t why_bytes);

@@ -68,7 +68,7 @@ DSC_API void dsc_build_blocks(dsc_builder *builder, int64_t count, dsc_build_blo
 DSC_API dsc_node dsc_build_begin(dsc_builder *builder); /* the block's input */
 DSC_API void dsc_build_end(dsc_builder *builder, dsc_node output);
 /* One block whose input is the feature map that the module before it gives: [B*height*width,columns], a picture's
- * pixels row by row. A module may give a picture of any size; what is no picture is [B*T,C]. */
+ * pixels row by row. A module may give a picture of any size; other outputs are [B*T,C]. */
 DSC_API dsc_node dsc_build_begin_picture(dsc_builder *builder, int64_t height, int64_t width, int64_t columns);
 /* The first module of a model with `data`, before its blocks: its ops stand between this call and dsc_build_end. They
  * begin with dsc_build_data or dsc_build_patches, and the output is [B*T,C] or a picture. Parameters are named

@@ -24,7 +24,7 @@ typedef struct dsc_image_transform {
     dsc_resample_filter filter;
 } dsc_image_transform;
 
-/* Where a sample's random numbers are. */
+/* The place of a sample's random numbers. */
 typedef struct dsc_image_key {
     uint64_t seed, sample;
     uint32_t epoch;
