@@ -3,7 +3,9 @@
 
 #include "kernels/device.h"
 
-enum { WINDOWS_BYTES = 4 << 20, ROWS_UNIT = 64 }; /* of a chunk of windows; rows of a chunk are a multiple */
+/* Bytes of a chunk of windows at most: what a CPU's caches hold, and what fills a GPU with one product. */
+enum { WINDOWS_BYTES = 4 << 20, GPU_WINDOWS_BYTES = 64 << 20 };
+enum { ROWS_UNIT = 64 }; /* rows of a chunk are a multiple */
 
 static bool is_depthwise(const dsc_conv2d_shape *s) { return s->groups > 1 && s->groups == s->in; }
 
@@ -28,10 +30,11 @@ static int64_t columns_of(const dsc_conv2d_shape *s, dsc_conv2d_pass pass)
 }
 
 /* Rows of all chunks but the last one, which has what is left. */
-static int64_t chunk_of(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dtype)
+static int64_t chunk_of(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dtype, int64_t chunk_bytes)
 {
     const int64_t rows = rows_of(s, pass), row = columns_of(s, pass) * (int64_t)dsc_dtype_bytes(dtype);
-    const int64_t most = dsc_max_i64(1, WINDOWS_BYTES / row / ROWS_UNIT) * ROWS_UNIT;
+    const int64_t bytes = chunk_bytes > 0 ? dsc_min_i64(chunk_bytes, GPU_WINDOWS_BYTES) : WINDOWS_BYTES;
+    const int64_t most = dsc_max_i64(1, bytes / row / ROWS_UNIT) * ROWS_UNIT;
     if (!gathers(s) || rows <= most)
         return rows;
     return dsc_align_up(dsc_div_ceil(rows, dsc_div_ceil(rows, most)), ROWS_UNIT);
@@ -59,18 +62,20 @@ static int64_t weight_bytes(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc
     return dsc_conv2d_taps(s) > 1 ? bytes : 0;
 }
 
-static layout lay(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dtype)
+static layout lay(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dtype, int64_t chunk_bytes)
 {
     layout at = { .windows = dsc_align_up(weight_bytes(s, pass, dtype), 256) };
     at.bytes = at.windows;
     if (!is_depthwise(s) && gathers(s))
-        at.bytes += dsc_align_up(chunk_of(s, pass, dtype) * columns_of(s, pass) * (int64_t)dsc_dtype_bytes(dtype), 256);
+        at.bytes += dsc_align_up(
+            chunk_of(s, pass, dtype, chunk_bytes) * columns_of(s, pass) * (int64_t)dsc_dtype_bytes(dtype), 256);
     return at;
 }
 
-int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, dsc_dtype dtype)
+int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, dsc_dtype dtype,
+                                 int64_t chunk_bytes)
 {
-    return lay(&layer->shape, pass, dtype).bytes;
+    return lay(&layer->shape, pass, dtype, chunk_bytes).bytes;
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
@@ -128,7 +133,8 @@ static dsc_status report_pass(const dsc_linear_planned *gemms, const dsc_conv2d_
                               dsc_error *err)
 {
     const dsc_conv2d_shape *s = &layer->shape;
-    const int64_t rows = rows_of(s, pass), chunk = chunk_of(s, pass, gemms->dtype);
+    const int64_t chunk_bytes = gemms->sink != NULL ? gemms->sink->chunk_bytes : 0;
+    const int64_t rows = rows_of(s, pass), chunk = chunk_of(s, pass, gemms->dtype, chunk_bytes);
     if (is_depthwise(s) || rows < 1)
         return DSC_OK;
     const int64_t last = rows - (dsc_div_ceil(rows, chunk) - 1) * chunk;
@@ -212,7 +218,7 @@ static dsc_status products(const dsc_call *call, const dsc_conv2d_shape *s, dsc_
 {
     const dsc_dtype dtype = call->ctx->dtype;
     const bool back = pass == DSC_CONV2D_DX;
-    const int64_t rows = rows_of(s, pass), chunk = chunk_of(s, pass, dtype);
+    const int64_t rows = rows_of(s, pass), chunk = chunk_of(s, pass, dtype, call->ctx->chunk_bytes);
     const int64_t columns = (back ? s->in : s->out) / s->groups, weights = dsc_conv2d_weights(s) / s->groups;
     for (int64_t first = 0; first < rows; first += chunk)
         for (int64_t g = 0; g < s->groups; g++) {
@@ -231,7 +237,7 @@ static dsc_status products(const dsc_call *call, const dsc_conv2d_shape *s, dsc_
 dsc_status dsc_conv2d_run(const dsc_call *call, const dsc_conv2d_layer *layer, void *y, const void *x, void *scratch)
 {
     const dsc_conv2d_shape *s = &layer->shape;
-    const layout place = lay(s, DSC_CONV2D_Y, call->ctx->dtype);
+    const layout place = lay(s, DSC_CONV2D_Y, call->ctx->dtype, call->ctx->chunk_bytes);
     const void *bias = layer->bias >= 0 ? call->ctx->param[layer->bias] : NULL, *weight;
     if (is_depthwise(s))
         return depthwise(call, layer, false, y, x, bias, scratch);
@@ -243,7 +249,7 @@ dsc_status dsc_conv2d_backward(const dsc_call *call, const dsc_conv2d_layer *lay
                                void *scratch)
 {
     const dsc_conv2d_shape *s = &layer->shape;
-    const layout place = lay(s, DSC_CONV2D_DX, call->ctx->dtype);
+    const layout place = lay(s, DSC_CONV2D_DX, call->ctx->dtype, call->ctx->chunk_bytes);
     const void *weight;
     if (is_depthwise(s))
         return depthwise(call, layer, true, dx, dy, sum, scratch);
@@ -256,7 +262,7 @@ static dsc_status add_chunks(const dsc_call *call, const dsc_conv2d_shape *s, fl
                              const void *dy, void *windows)
 {
     const dsc_dtype dtype = call->ctx->dtype;
-    const int64_t rows = rows_of(s, DSC_CONV2D_DW), chunk = chunk_of(s, DSC_CONV2D_DW, dtype);
+    const int64_t rows = rows_of(s, DSC_CONV2D_DW), chunk = chunk_of(s, DSC_CONV2D_DW, dtype, call->ctx->chunk_bytes);
     const int64_t out = s->out / s->groups, weights = dsc_conv2d_weights(s) / s->groups;
     for (int64_t first = 0; first < rows; first += chunk)
         for (int64_t g = 0; g < s->groups; g++) {
@@ -273,7 +279,7 @@ static dsc_status weight_gradient(const dsc_call *call, const dsc_conv2d_layer *
                                   const void *dy, void *scratch)
 {
     const dsc_conv2d_shape *s = &layer->shape;
-    const layout place = lay(s, DSC_CONV2D_DW, call->ctx->dtype);
+    const layout place = lay(s, DSC_CONV2D_DW, call->ctx->dtype, call->ctx->chunk_bytes);
     const dsc_depthwise_dw_args direct = { d_weight, x, dy, scratch, *s, call->ctx->dtype };
     const dsc_conv2d_weight_args order = { d_weight, scratch, DSC_CONV2D_GRADIENT, *s, DSC_F32 };
     const bool ordered = dsc_conv2d_taps(s) == 1;

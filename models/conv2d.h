@@ -3,7 +3,8 @@
  * Windows are gathered into scratch, some rows at a time, and multiplied with the weight in the order of their columns.
  * The gradient of the input gathers windows of y's gradient. A window of one pixel at stride 1 reads x itself. Each
  * group is a product of its own. Depthwise convolutions have kernels of their own (kernels/conv2d.h). Sums over K are
- * one product's; the weight's gradient adds the products of chunks in order. Chunks follow from the shape alone.
+ * one product's; the weight's gradient adds the products of chunks in order. Chunks follow from the shape, and from
+ * chunk_bytes of the contexts (include/dsc/model.h): 0 is a CPU, whose caches hold a chunk.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_CONV2D_H
 #define DSC_MODELS_CONV2D_H
@@ -17,7 +18,8 @@ typedef struct dsc_conv2d_layer {
     int32_t weight, bias;   /* numbers of the parameters; bias: -1 for none */
 } dsc_conv2d_layer;
 
-int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, dsc_dtype dtype);
+int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, dsc_dtype dtype,
+                                 int64_t chunk_bytes);
 double dsc_conv2d_flops(const dsc_conv2d_shape *shape); /* of one pass */
 /* Reports the products that will run. no_dx: x has no gradient. */
 DSC_MUST_USE dsc_status dsc_conv2d_plan(dsc_linear_planned *gemms, const dsc_conv2d_layer *layer, bool no_dx,

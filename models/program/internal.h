@@ -14,6 +14,7 @@ typedef struct dsc_op_batch {
     const dsc_lora *lora; /* or NULL */
     int64_t batch;
     dsc_dtype dtype;
+    int64_t chunk_bytes; /* as in the contexts of the calls */
 } dsc_op_batch;
 
 /* ---- Builder, program.c and program_ops.c ---- */
@@ -129,11 +130,10 @@ typedef struct dsc_layout {
     bool has_state;
 } dsc_layout;
 #define DSC_LAYOUT_OUT (-1)
-void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch, dsc_dtype dtype,
-                     dsc_layout *out);
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout *out);
 /* The same, from program->layouts where it is there; else in *own. */
-const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch,
-                                     dsc_dtype dtype, dsc_layout *own);
+const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
+                                     dsc_layout *own);
 
 /* ---- One call, run.c ---- */
 typedef struct dsc_exec {

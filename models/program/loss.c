@@ -34,9 +34,10 @@ dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *m
                                  dsc_error *err)
 {
     dsc_module_plan plan;
+    const dsc_op_batch of = { lora, batch, dtype, sink != NULL ? sink->chunk_bytes : 0 };
     dsc_layout stored;
     DSC_TRY(dsc_program_plan(program, module, lora, batch, dtype, sink, &plan, err));
-    dsc_program_lay(program, DSC_PASS_FORWARD, lora, batch, dtype, &stored);
+    dsc_program_lay(program, DSC_PASS_FORWARD, &of, &stored);
     const loss_layout at = lay(program, &stored, batch, dtype);
     const int64_t work = dsc_max_i64(plan.forward_scratch_bytes, plan.backward_scratch_bytes);
     *out = (dsc_module_plan) { .forward_scratch_bytes = at.work + work,
@@ -85,7 +86,8 @@ dsc_status dsc_program_run_loss(const dsc_program *program, int32_t targets, con
                                 dsc_error *err)
 {
     dsc_layout own;
-    const dsc_layout *stored = dsc_program_layout(program, DSC_PASS_FORWARD, lora, ctx->batch, ctx->dtype, &own);
+    const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes };
+    const dsc_layout *stored = dsc_program_layout(program, DSC_PASS_FORWARD, &of, &own);
     const loss_layout at = lay(program, stored, ctx->batch, ctx->dtype);
     char *const scratch = ctx->scratch;
     dsc_module_ctx inner = *ctx;

@@ -108,24 +108,23 @@ static void use_out(const dsc_program *program, const span *spans, int64_t batch
 }
 
 /* Everything in the scratch, by the lifetimes in the pass. */
-static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *spans, const dsc_lora *lora,
-                        int64_t batch, dsc_dtype dtype, dsc_layout *out)
+static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *spans, const dsc_op_batch *of,
+                        dsc_layout *out)
 {
     const int set = pass == DSC_PASS_BACKWARD;
     const dsc_op_list *list = &program->list[pass];
     dsc_window windows[DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS];
     int64_t *offsets[DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS];
-    const dsc_op_batch of = { lora, batch, dtype };
     int32_t count = 0;
     for (int16_t i = 0; i < program->buffer_count[set]; i++) {
         if (!spans[i].here || !is_scratch(program->buffer[set][i].region) || out->scratch[i] == DSC_LAYOUT_OUT)
             continue;
-        const int64_t bytes = dsc_value_bytes(&program->value[program->buffer[set][i].value], batch, dtype);
+        const int64_t bytes = dsc_value_bytes(&program->value[program->buffer[set][i].value], of->batch, of->dtype);
         windows[count] = (dsc_window) { .first = spans[i].first, .last = spans[i].last, .bytes = bytes };
         offsets[count++] = &out->scratch[i];
     }
     for (int16_t i = 0; i < list->count; i++) {
-        const int64_t bytes = work_bytes(program, &program->op[list->op[i]], &of);
+        const int64_t bytes = work_bytes(program, &program->op[list->op[i]], of);
         if (bytes == 0)
             continue;
         windows[count] = (dsc_window) { .first = i, .last = i, .bytes = bytes };
@@ -136,16 +135,15 @@ static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *s
         *offsets[i] = windows[i].offset;
 }
 
-void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch, dsc_dtype dtype,
-                     dsc_layout *out)
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout *out)
 {
     span spans[DSC_PROGRAM_VALUES] = { { 0 } };
     *out = (dsc_layout) { 0 };
-    lay_stored(program, batch, dtype, out);
+    lay_stored(program, of->batch, of->dtype, out);
     find_spans(program, pass, spans);
     if (pass != DSC_PASS_BACKWARD)
-        use_out(program, spans, batch, dtype, out);
-    lay_scratch(program, pass, spans, lora, batch, dtype, out);
+        use_out(program, spans, of->batch, of->dtype, out);
+    lay_scratch(program, pass, spans, of, out);
 }
 
 /* ---- layouts of passes that ran ---------------------------------------------------------------------------------- */
@@ -153,7 +151,7 @@ void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_lora *
 enum { LAYOUTS = 8 }; /* forward, rebuild and backward of two sizes of a micro-batch, and forward of two more */
 
 typedef struct layout_key {
-    int64_t batch, adapter_bytes;
+    int64_t batch, adapter_bytes, chunk_bytes;
     dsc_dtype dtype;
     dsc_pass pass;
 } layout_key;
@@ -168,16 +166,17 @@ size_t dsc_program_layouts_bytes(void) { return sizeof(struct dsc_layouts); }
 
 static bool is_key(const layout_key *a, const layout_key *b)
 {
-    return a->batch == b->batch && a->adapter_bytes == b->adapter_bytes && a->dtype == b->dtype && a->pass == b->pass;
+    return a->batch == b->batch && a->adapter_bytes == b->adapter_bytes && a->chunk_bytes == b->chunk_bytes &&
+           a->dtype == b->dtype && a->pass == b->pass;
 }
 
-const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch,
-                                     dsc_dtype dtype, dsc_layout *own)
+const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout *own)
 {
     struct dsc_layouts *all = program->layouts;
-    const bool adapted = lora != NULL && lora->rank > 0;
-    const layout_key key = { batch, adapted ? dsc_lora_work_bytes(lora, batch * program->tokens, dtype) : 0, dtype,
-                             pass };
+    const bool adapted = of->lora != NULL && of->lora->rank > 0;
+    const layout_key key = { of->batch,
+                             adapted ? dsc_lora_work_bytes(of->lora, of->batch * program->tokens, of->dtype) : 0,
+                             of->chunk_bytes, of->dtype, pass };
     for (int i = 0; i < LAYOUTS && all != NULL; i++) {
         int32_t state = atomic_load_explicit(&all->state[i], memory_order_acquire);
         if (state == 2 && is_key(&all->key[i], &key))
@@ -185,10 +184,10 @@ const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, 
         if (state != 0 || !atomic_compare_exchange_strong(&all->state[i], &state, 1))
             continue;
         all->key[i] = key;
-        dsc_program_lay(program, pass, lora, batch, dtype, &all->layout[i]);
+        dsc_program_lay(program, pass, of, &all->layout[i]);
         atomic_store_explicit(&all->state[i], 2, memory_order_release);
         return &all->layout[i];
     }
-    dsc_program_lay(program, pass, lora, batch, dtype, own);
+    dsc_program_lay(program, pass, of, own);
     return own;
 }

@@ -142,9 +142,10 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
     const dsc_op_list *list = &program->list[pass];
     dsc_layout own;
     dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err };
+    const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes };
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
     DSC_ASSERT(ctx->cache == NULL || (ctx->batch == 1 && ctx->past + program->tokens <= program->cache_tokens));
-    exec.layout = dsc_program_layout(program, pass, lora, ctx->batch, ctx->dtype, &own);
+    exec.layout = dsc_program_layout(program, pass, &of, &own);
     for (int16_t i = 0; i < list->count; i++)
         DSC_TRY(run_op(&exec, &program->op[list->op[i]]));
     return DSC_OK;
@@ -172,14 +173,15 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
                             dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out, dsc_error *err)
 {
     dsc_linear_planned gemms = { .module = module, .lora = lora, .dtype = dtype, .sink = sink }, again = gemms;
+    const dsc_op_batch of = { lora, batch, dtype, sink != NULL ? sink->chunk_bytes : 0 };
     double other = 0, other_again = 0;
     dsc_layout at;
     again.sink = NULL;
     DSC_TRY(plan_list(program, DSC_PASS_FORWARD, &gemms, &other, batch, err));
     DSC_TRY(plan_list(program, DSC_PASS_REBUILD, &again, &other_again, batch, err));
-    dsc_program_lay(program, DSC_PASS_REBUILD, lora, batch, dtype, &at);
+    dsc_program_lay(program, DSC_PASS_REBUILD, &of, &at);
     const int64_t rebuild_bytes = at.scratch_bytes;
-    dsc_program_lay(program, DSC_PASS_FORWARD, lora, batch, dtype, &at);
+    dsc_program_lay(program, DSC_PASS_FORWARD, &of, &at);
     const dsc_value *y = &program->value[program->output];
     *out = (dsc_module_plan) { .out_elements = dsc_value_rows(y, batch) * y->columns,
                                .saved_bytes = at.saved_bytes,
@@ -191,7 +193,7 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
                                .rebuild_flops = again.forward_flops + other_again,
                                .repeated_bytes = at.repeated_bytes,
                                .keeps_state = at.has_state };
-    dsc_program_lay(program, DSC_PASS_BACKWARD, lora, batch, dtype, &at);
+    dsc_program_lay(program, DSC_PASS_BACKWARD, &of, &at);
     out->backward_scratch_bytes = at.scratch_bytes;
     return DSC_OK;
 }

@@ -131,9 +131,10 @@ int dsc_program_show(const dsc_program *program, int64_t batch, dsc_dtype dtype,
 {
     static const char *const names[] = { "forward", "rebuild", "backward" };
     text t = { out, bytes, 0 };
+    const dsc_op_batch of = { .batch = batch, .dtype = dtype };
     dsc_layout at;
     for (int pass = 0; pass < DSC_PASSES; pass++) {
-        dsc_program_lay(program, (dsc_pass)pass, NULL, batch, dtype, &at);
+        dsc_program_lay(program, (dsc_pass)pass, &of, &at);
         add(&t, "%s: %d ops, %lld bytes of scratch\n", names[pass], (int)program->list[pass].count,
             (long long)at.scratch_bytes);
         for (int16_t i = 0; i < program->list[pass].count; i++)
