@@ -1,6 +1,8 @@
 /* batch_norm.cu - sums over rows by parts, which are put together in order, and passes element by element.
  *
- * Eight warps of a block share a part of 32 columns: warp w adds rows w, w + 8, ...; warps are added in order.
+ * A block has a tile of columns and some rows: `lanes` threads side by side have W columns each, and thread row k of
+ * the block has rows k, k + step, ... A thread keeps what belongs to its columns in registers, and reads 16 bytes at
+ * once where the arrays allow it. Sums of a block's thread rows are put together in order.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/batch_norm.h"
 #include "kernels/cuda/elements.h"
@@ -10,70 +12,164 @@
 namespace
 {
 
-enum { THREADS = 256, WARPS = THREADS / 32 };
+enum { THREADS = 256, LANES = 32, BLOCKS_OF_ROWS = 2048, UNROLL = 4 };
 
-/* The sum of all warps' numbers of this lane, the same in each warp. */
-__device__ __forceinline__ float over_warps(float (&shared)[WARPS][32], int warp, int lane, float x)
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+
+struct tile_shape {
+    int64_t rows, channels, block_rows;
+    int lanes; /* a power of 2 */
+};
+
+/* W elements of a row of the matrix, and the rows of this thread: first, first + step, ... below last. */
+template <int W> struct place_of {
+    int64_t c, first, last, step;
+    int local, row, width; /* first column in the block, row of the block's threads, columns of a block */
+
+    __device__ __forceinline__ explicit place_of(const tile_shape &s)
+    {
+        const int lane = static_cast<int>(threadIdx.x) % s.lanes;
+        row = static_cast<int>(threadIdx.x) / s.lanes, step = THREADS / s.lanes, width = s.lanes * W;
+        local = lane * W;
+        c = static_cast<int64_t>(blockIdx.x) * width + local;
+        const int64_t begin = blockIdx.y * s.block_rows, end = begin + s.block_rows;
+        first = begin + row;
+        last = c >= s.channels ? 0 : end < s.rows ? end : s.rows;
+    }
+
+    __device__ __forceinline__ int64_t count() const { return first < last ? (last - first - 1) / step + 1 : 0; }
+};
+
+/* Lanes for rows of `channels`, with W in each. */
+inline int lanes_for(int64_t channels, int w)
 {
-    __syncthreads();
-    shared[warp][lane] = x;
-    __syncthreads();
-    float sum = shared[0][lane];
-#pragma unroll
-    for (int k = 1; k < WARPS; k++)
-        sum += shared[k][lane];
-    return sum;
+    int lanes = 1;
+    while (lanes < LANES && lanes * w < channels)
+        lanes *= 2;
+    return lanes;
 }
+
+inline dim3 grid_of(const tile_shape &s, int w)
+{
+    return dim3(grid_size(dsc_div_ceil(s.channels, s.lanes * w)), grid_size(dsc_div_ceil(s.rows, s.block_rows)));
+}
+
+inline tile_shape parts_of(int64_t rows, int64_t channels, int w)
+{
+    return { rows, channels, dsc_batch_norm_part_rows(rows), lanes_for(channels, w) };
+}
+
+/* Rows of a pass without sums: enough blocks for any GPU, and enough rows for what a block reads once. */
+inline tile_shape rows_of(int64_t rows, int64_t channels, int w)
+{
+    const int lanes = lanes_for(channels, w);
+    return { rows, channels, dsc_max_i64(UNROLL * (THREADS / lanes), dsc_div_ceil(rows, BLOCKS_OF_ROWS)), lanes };
+}
+
+template <class T> constexpr int wide = 16 / static_cast<int>(sizeof(T));
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-    part_stats_kernel(float *scratch, const T *x, int64_t rows, int64_t channels, int64_t part_rows)
+/* Means and squares of n + more numbers of n and of `more`. */
+__device__ __forceinline__ void join(float &n, float &mean, float &squares, float more, float other,
+                                     float other_squares)
 {
-    __shared__ float shared[WARPS][32];
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-    const int64_t c = static_cast<int64_t>(blockIdx.x) * 32 + lane, part = blockIdx.y, first = part * part_rows;
-    const int64_t last = first + part_rows < rows ? first + part_rows : rows;
-    float sum = 0, squares = 0;
-    if (c < channels)
-        for (int64_t r = first + warp; r < last; r += WARPS)
-            sum += to_f32(x[r * channels + c]);
-    const float mean = over_warps(shared, warp, lane, sum) / static_cast<float>(last - first);
-    if (c < channels)
-        for (int64_t r = first + warp; r < last; r += WARPS) {
-            const float d = to_f32(x[r * channels + c]) - mean;
-            squares = fmaf(d, d, squares);
+    const float total = n + more, apart = other - mean;
+    mean = fmaf(apart, more / total, mean);
+    squares += fmaf(apart * apart, n * (more / total), other_squares);
+    n = total;
+}
+
+/* A thread's sums are about the first of its numbers, so that a far mean costs no digits. */
+template <int W, class T>
+__global__ void __launch_bounds__(THREADS) part_stats_kernel(float *scratch, const T *x, const tile_shape shape)
+{
+    __shared__ float means[THREADS * W], all_squares[THREADS * W];
+    const place_of<W> at(shape);
+    const int64_t part = blockIdx.y, count = at.count();
+    float origin[W] = {}, sum[W] = {}, squares[W] = {};
+    if (count > 0)
+        load<W>(origin, x + at.first * shape.channels + at.c);
+#pragma unroll 4
+    for (int64_t r = at.first + at.step; r < at.last; r += at.step) {
+        float v[W];
+        load<W>(v, x + r * shape.channels + at.c);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            v[j] -= origin[j];
+            sum[j] += v[j];
+            squares[j] = fmaf(v[j], v[j], squares[j]);
         }
-    squares = over_warps(shared, warp, lane, squares);
-    if (warp != 0 || c >= channels)
+    }
+    const float share = count > 0 ? 1.0f / static_cast<float>(count) : 0.0f;
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        means[at.row * at.width + at.local + j] = fmaf(sum[j], share, origin[j]);
+        all_squares[at.row * at.width + at.local + j] = fmaxf(fmaf(-sum[j] * share, sum[j], squares[j]), 0.0f);
+    }
+    __syncthreads();
+    const int64_t c = static_cast<int64_t>(blockIdx.x) * at.width + threadIdx.x;
+    if (static_cast<int>(threadIdx.x) >= at.width || c >= shape.channels)
         return;
-    scratch[2 * part * channels + c] = mean;
-    scratch[(2 * part + 1) * channels + c] = squares;
+    const int64_t begin = part * shape.block_rows, end = begin + shape.block_rows;
+    const int64_t rows = (end < shape.rows ? end : shape.rows) - begin;
+    float n = 0, mean = 0, total = 0;
+    for (int64_t k = 0; k < at.step && k < rows; k++) {
+        const int i = static_cast<int>(k) * at.width + static_cast<int>(threadIdx.x);
+        join(n, mean, total, static_cast<float>((rows - k - 1) / at.step + 1), means[i], all_squares[i]);
+    }
+    scratch[2 * part * shape.channels + c] = mean;
+    scratch[(2 * part + 1) * shape.channels + c] = total;
 }
 
 struct outputs_of_stats {
     float *stats, *mean, *variance;
 };
 
+/* Sums of parts: 8 threads have every eighth part of a column, and are added in order. */
+enum { SUMMED_COLUMNS = 32, SUMMERS = THREADS / SUMMED_COLUMNS };
+
+__device__ __forceinline__ double over_summers(double (&shared)[SUMMERS][SUMMED_COLUMNS], double x)
+{
+    const int lane = static_cast<int>(threadIdx.x) % SUMMED_COLUMNS;
+    __syncthreads();
+    shared[threadIdx.x / SUMMED_COLUMNS][lane] = x;
+    __syncthreads();
+    double sum = shared[0][lane];
+#pragma unroll
+    for (int k = 1; k < SUMMERS; k++)
+        sum += shared[k][lane];
+    return sum;
+}
+
+__device__ __forceinline__ int64_t summed_column(void)
+{
+    return static_cast<int64_t>(blockIdx.x) * SUMMED_COLUMNS + threadIdx.x % SUMMED_COLUMNS;
+}
+
 __global__ void __launch_bounds__(THREADS) finish_stats_kernel(outputs_of_stats out, const float *scratch, int64_t rows,
                                                                int64_t channels, int64_t part_rows, double eps)
 {
-    const int64_t c = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, parts = (rows - 1) / part_rows + 1;
+    __shared__ double shared[SUMMERS][SUMMED_COLUMNS];
+    const int64_t c = summed_column(), parts = c < channels ? (rows - 1) / part_rows + 1 : 0;
+    const int64_t first = threadIdx.x / SUMMED_COLUMNS;
     double sum = 0, squares = 0;
-    if (c >= channels)
-        return;
-    for (int64_t p = 0; p < parts; p++) {
+#pragma unroll 8
+    for (int64_t p = first; p < parts; p += SUMMERS) {
         const int64_t count = p + 1 < parts ? part_rows : rows - p * part_rows;
         sum += static_cast<double>(count) * static_cast<double>(scratch[2 * p * channels + c]);
     }
-    const double mean = sum / static_cast<double>(rows);
-    for (int64_t p = 0; p < parts; p++) {
+    const double mean = over_summers(shared, sum) / static_cast<double>(rows);
+#pragma unroll 8
+    for (int64_t p = first; p < parts; p += SUMMERS) {
         const int64_t count = p + 1 < parts ? part_rows : rows - p * part_rows;
         const double d = static_cast<double>(scratch[2 * p * channels + c]) - mean;
         squares += static_cast<double>(scratch[(2 * p + 1) * channels + c]);
         squares += static_cast<double>(count) * (d * d);
     }
+    squares = over_summers(shared, squares);
+    if (first > 0 || c >= channels)
+        return;
     out.stats[c] = static_cast<float>(mean);
     out.stats[channels + c] = static_cast<float>(1 / sqrt(squares / static_cast<double>(rows) + eps));
     if (out.mean != nullptr)
@@ -96,20 +192,23 @@ __global__ void __launch_bounds__(THREADS)
         out.variance[c] = variance[c];
 }
 
-dim3 grid_of_parts(int64_t rows, int64_t channels)
+template <int W, class T> void part_stats(const dsc_cuda_launch *at, const dsc_batch_stats_args *a)
 {
-    return dim3(grid_size(dsc_div_ceil(channels, 32)), grid_size(dsc_batch_norm_parts(rows)));
+    const tile_shape shape = parts_of(a->rows, a->channels, W);
+    DSC_CUDA_LAUNCH((part_stats_kernel<W, T>), grid_of(shape, W), THREADS, 0, at->stream, a->scratch,
+                    static_cast<const T *>(a->x), shape);
 }
 
 template <class T> void stats_of(const dsc_cuda_launch *at, const dsc_batch_stats_args *a)
 {
-    const int64_t part_rows = dsc_batch_norm_part_rows(a->rows);
-    const unsigned blocks = grid_size(dsc_div_ceil(a->channels, THREADS));
+    const unsigned blocks = grid_size(dsc_div_ceil(a->channels, SUMMED_COLUMNS));
     const outputs_of_stats out = { a->stats, a->mean, a->variance };
-    DSC_CUDA_LAUNCH((part_stats_kernel<T>), grid_of_parts(a->rows, a->channels), THREADS, 0, at->stream, a->scratch,
-                    static_cast<const T *>(a->x), a->rows, a->channels, part_rows);
+    if (a->channels % wide<T> == 0 && is_aligned(a->x))
+        part_stats<wide<T>, T>(at, a);
+    else
+        part_stats<1, T>(at, a);
     DSC_CUDA_LAUNCH(finish_stats_kernel, blocks, THREADS, 0, at->stream, out, a->scratch, a->rows, a->channels,
-                    part_rows, static_cast<double>(a->eps));
+                    dsc_batch_norm_part_rows(a->rows), static_cast<double>(a->eps));
 }
 
 /* ---- element by element ------------------------------------------------------------------------------------------ */
@@ -142,9 +241,32 @@ template <bool FAST> __device__ __forceinline__ float slope_of(dsc_activation ki
     }
 }
 
-template <class T> __device__ __forceinline__ float rounded(float x) { return to_f32(element<T>::from(x)); }
+/* To the dtype and back. */
+template <class T, int W> __device__ __forceinline__ void round_all(float (&x)[W])
+{
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        x[j] = to_f32(element<T>::from(x[j]));
+}
 
-/* Operands of forward for W channels. */
+template <> __device__ __forceinline__ void round_all<float, 1>(float (&)[1]) {}
+template <> __device__ __forceinline__ void round_all<float, 4>(float (&)[4]) {}
+
+template <> __device__ __forceinline__ void round_all<uint16_t, 8>(float (&x)[8])
+{
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        const uint32_t pair = pack_bf16(x[j], x[j + 1]);
+        x[j] = __uint_as_float(pair << 16), x[j + 1] = __uint_as_float(pair & 0xffff0000u);
+    }
+}
+
+/* What a thread keeps of its columns. */
+template <int W> struct columns_of {
+    float mean[W], rstd[W], weight[W], bias[W];
+};
+
+/* Operands of forward. */
 template <class T> struct norm_of {
     const T *x, *add, *weight, *bias;
     const float *stats;
@@ -152,56 +274,84 @@ template <class T> struct norm_of {
     bool activates;
     dsc_activation kind;
 
-    /* h, the normalized x, and z, which the activation is of. */
-    template <int W> __device__ __forceinline__ void run(float (&h)[W], float (&z)[W], int64_t i, int64_t c) const
+    template <int W> __device__ __forceinline__ void begin(columns_of<W> &of, int64_t c) const
     {
-        float mean[W], rstd[W], w[W], b[W];
+        if (c >= channels)
+            return;
+        load<W>(of.mean, stats + c);
+        load<W>(of.rstd, stats + channels + c);
+        load<W>(of.weight, weight + c);
+        load<W>(of.bias, bias + c);
+    }
+
+    /* h, the normalized x, and z, which the activation is of. */
+    template <int W>
+    __device__ __forceinline__ void run(float (&h)[W], float (&z)[W], const columns_of<W> &of, int64_t i) const
+    {
+        float more[W];
         load<W>(h, x + i);
-        load<W>(mean, stats + c);
-        load<W>(rstd, stats + channels + c);
-        load<W>(w, weight + c);
-        load<W>(b, bias + c);
+        if (add != nullptr)
+            load<W>(more, add + i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            h[j] = (h[j] - mean[j]) * rstd[j];
-            z[j] = rounded<T>(fmaf(h[j], w[j], b[j]));
+            h[j] = (h[j] - of.mean[j]) * of.rstd[j];
+            z[j] = fmaf(h[j], of.weight[j], of.bias[j]);
         }
+        round_all<T>(z);
         if (add == nullptr)
             return;
-        load<W>(mean, add + i);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            z[j] = rounded<T>(z[j] + mean[j]);
+            z[j] += more[j];
+        round_all<T>(z);
     }
 
     /* d, the gradient of z. */
     template <int W> __device__ __forceinline__ void gradient(float (&d)[W], const float (&z)[W]) const
     {
+        if (!activates)
+            return;
 #pragma unroll
         for (int j = 0; j < W; j++)
-            if (activates)
-                d[j] = rounded<T>(d[j] * slope_of<sizeof(T) == 2>(kind, z[j]));
+            d[j] *= slope_of<sizeof(T) == 2>(kind, z[j]);
+        round_all<T>(d);
     }
 };
 
 template <class T> struct forward_op {
     T *out;
     norm_of<T> norm;
-    template <int W> __device__ __forceinline__ void run(int64_t i) const
+
+    template <int W> __device__ __forceinline__ void run(const columns_of<W> &of, int64_t i, int64_t) const
     {
         float h[W], z[W];
-        norm.template run<W>(h, z, i, i % norm.channels);
+        norm.template run<W>(h, z, of, i);
 #pragma unroll
         for (int j = 0; j < W; j++)
             z[j] = norm.activates ? activate<sizeof(T) == 2>(norm.kind, z[j]) : z[j];
-        store<W>(out + i, z);
+        store_fast<W>(out + i, z);
     }
 };
 
-/* Vectors of 4 channels need them all in a row. */
+template <int W, class Op> __global__ void __launch_bounds__(THREADS) rows_kernel(const Op op, const tile_shape shape)
+{
+    const place_of<W> at(shape);
+    columns_of<W> of = {};
+    op.norm.begin(of, at.c);
+    for (int64_t r = at.first; r < at.last; r += at.step)
+        op.template run<W>(of, r * shape.channels + at.c, at.c);
+}
+
+template <int W, class Op> void run_rows(const dsc_cuda_launch *at, const Op &op, int64_t rows)
+{
+    const tile_shape shape = rows_of(rows, op.norm.channels, W);
+    if (rows > 0)
+        DSC_CUDA_LAUNCH((rows_kernel<W, Op>), grid_of(shape, W), THREADS, 0, at->stream, op, shape);
+}
+
 template <class T> bool lies_well(const norm_of<T> &of)
 {
-    return of.channels % 4 == 0 && is_aligned(of.x) && is_aligned(of.add) && is_aligned(of.weight) &&
+    return of.channels % wide<T> == 0 && is_aligned(of.x) && is_aligned(of.add) && is_aligned(of.weight) &&
            is_aligned(of.bias) && is_aligned(of.stats);
 }
 
@@ -211,51 +361,71 @@ template <class T> void forward(const dsc_cuda_launch *at, const dsc_batch_norm_
                                { static_cast<const T *>(a->x), static_cast<const T *>(a->add),
                                  static_cast<const T *>(a->weight), static_cast<const T *>(a->bias), a->stats,
                                  a->channels, a->activates, a->kind } };
-    each<4>(at, op, a->rows * a->channels, lies_well(op.norm) && is_aligned(a->out));
+    if (lies_well(op.norm) && is_aligned(a->out))
+        run_rows<wide<T>>(at, op, a->rows);
+    else
+        run_rows<1>(at, op, a->rows);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-template <class T>
+template <int W, class T>
 __global__ void __launch_bounds__(THREADS)
-    part_gradients_kernel(float *scratch, const T *d_out, const norm_of<T> norm, int64_t rows, int64_t part_rows)
+    part_gradients_kernel(float *scratch, const T *d_out, const norm_of<T> norm, const tile_shape shape)
 {
-    __shared__ float shared[WARPS][32];
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-    const int64_t c = static_cast<int64_t>(blockIdx.x) * 32 + lane, part = blockIdx.y, first = part * part_rows;
-    const int64_t last = first + part_rows < rows ? first + part_rows : rows;
-    float sum = 0, along = 0;
-    if (c < norm.channels)
-#pragma unroll 1 /* registers are saved around calls otherwise */
-        for (int64_t r = first + warp; r < last; r += WARPS) {
-            const int64_t i = r * norm.channels + c;
-            float h[1], z[1], d[1];
-            load<1>(d, d_out + i);
-            norm.template run<1>(h, z, i, c);
-            norm.template gradient<1>(d, z);
-            sum += d[0];
-            along = fmaf(d[0], h[0], along);
+    __shared__ float sums[THREADS * W], alongs[THREADS * W];
+    const place_of<W> at(shape);
+    const int64_t part = blockIdx.y;
+    float sum[W] = {}, along[W] = {};
+    columns_of<W> of = {};
+    norm.begin(of, at.c);
+    for (int64_t r = at.first; r < at.last; r += at.step) {
+        const int64_t i = r * shape.channels + at.c;
+        float h[W], z[W], d[W];
+        load<W>(d, d_out + i);
+        norm.template run<W>(h, z, of, i);
+        norm.template gradient<W>(d, z);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            sum[j] += d[j];
+            along[j] = fmaf(d[j], h[j], along[j]);
         }
-    sum = over_warps(shared, warp, lane, sum);
-    along = over_warps(shared, warp, lane, along);
-    if (warp != 0 || c >= norm.channels)
+    }
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        sums[at.row * at.width + at.local + j] = sum[j];
+        alongs[at.row * at.width + at.local + j] = along[j];
+    }
+    __syncthreads();
+    const int64_t c = static_cast<int64_t>(blockIdx.x) * at.width + threadIdx.x;
+    if (static_cast<int>(threadIdx.x) >= at.width || c >= shape.channels)
         return;
-    scratch[2 * part * norm.channels + c] = sum;
-    scratch[(2 * part + 1) * norm.channels + c] = along;
+    float total = 0, total_along = 0;
+    for (int k = 0; k < at.step; k++) {
+        total += sums[k * at.width + static_cast<int>(threadIdx.x)];
+        total_along += alongs[k * at.width + static_cast<int>(threadIdx.x)];
+    }
+    scratch[2 * part * shape.channels + c] = total;
+    scratch[(2 * part + 1) * shape.channels + c] = total_along;
 }
 
 /* Sums over rows, and behind the parts their means. */
 __global__ void __launch_bounds__(THREADS) finish_gradients_kernel(float *d_weight, float *d_bias, float *scratch,
                                                                    int64_t rows, int64_t channels, int64_t parts)
 {
-    const int64_t c = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    __shared__ double shared[SUMMERS][SUMMED_COLUMNS];
+    const int64_t c = summed_column(), first = threadIdx.x / SUMMED_COLUMNS;
     double sum = 0, along = 0;
-    if (c >= channels)
+#pragma unroll 8
+    for (int64_t p = first; p < parts; p += SUMMERS)
+        if (c < channels) {
+            sum += static_cast<double>(scratch[2 * p * channels + c]);
+            along += static_cast<double>(scratch[(2 * p + 1) * channels + c]);
+        }
+    sum = over_summers(shared, sum);
+    along = over_summers(shared, along);
+    if (first > 0 || c >= channels)
         return;
-    for (int64_t p = 0; p < parts; p++) {
-        sum += static_cast<double>(scratch[2 * p * channels + c]);
-        along += static_cast<double>(scratch[(2 * p + 1) * channels + c]);
-    }
     scratch[2 * parts * channels + c] = static_cast<float>(sum / static_cast<double>(rows));
     scratch[(2 * parts + 1) * channels + c] = static_cast<float>(along / static_cast<double>(rows));
     if (d_bias != nullptr)
@@ -270,30 +440,35 @@ template <class T> struct backward_op {
     const float *means; /* [2, channels]: of d, and of d h */
     norm_of<T> norm;
     bool constant;
-    template <int W> __device__ __forceinline__ void run(int64_t i) const
+
+    template <int W> __device__ __forceinline__ void run(const columns_of<W> &of, int64_t i, int64_t c) const
     {
-        const int64_t c = i % norm.channels;
         float h[W], z[W], d[W], sum[W], along[W];
         load<W>(d, d_out + i);
-        norm.template run<W>(h, z, i, c);
+        norm.template run<W>(h, z, of, i);
         norm.template gradient<W>(d, z);
         if (d_add != nullptr)
-            store<W>(d_add + i, d);
+            store_fast<W>(d_add + i, d);
         if (d_x == nullptr)
             return;
         load<W>(sum, means + c);
         load<W>(along, means + norm.channels + c);
 #pragma unroll
-        for (int j = 0; j < W; j++)
+        for (int j = 0; j < W; j++) {
             d[j] = constant ? d[j] : d[j] - sum[j] - h[j] * along[j];
-        load<W>(sum, norm.weight + c);
-        load<W>(along, norm.stats + norm.channels + c);
-#pragma unroll
-        for (int j = 0; j < W; j++)
-            d[j] *= sum[j] * along[j];
-        store<W>(d_x + i, d);
+            d[j] *= of.weight[j] * of.rstd[j];
+        }
+        store_fast<W>(d_x + i, d);
     }
 };
+
+template <int W, class T>
+void gradients(const dsc_cuda_launch *at, const backward_op<T> &op, float *scratch, int64_t rows)
+{
+    const tile_shape shape = parts_of(rows, op.norm.channels, W);
+    DSC_CUDA_LAUNCH((part_gradients_kernel<W, T>), grid_of(shape, W), THREADS, 0, at->stream, scratch, op.d_out,
+                    op.norm, shape);
+}
 
 template <class T> void backward(const dsc_cuda_launch *at, const dsc_batch_norm_bwd_args *a)
 {
@@ -308,11 +483,16 @@ template <class T> void backward(const dsc_cuda_launch *at, const dsc_batch_norm
                                 a->constant };
     const bool aligned = lies_well(op.norm) && is_aligned(a->d_x) && is_aligned(a->d_add) && is_aligned(a->d_out) &&
                          is_aligned(op.means);
-    DSC_CUDA_LAUNCH((part_gradients_kernel<T>), grid_of_parts(a->rows, a->channels), THREADS, 0, at->stream, a->scratch,
-                    op.d_out, op.norm, a->rows, dsc_batch_norm_part_rows(a->rows));
-    DSC_CUDA_LAUNCH(finish_gradients_kernel, grid_size(dsc_div_ceil(a->channels, THREADS)), THREADS, 0, at->stream,
-                    a->d_weight, a->d_bias, a->scratch, a->rows, a->channels, parts);
-    each<4>(at, op, a->rows * a->channels, aligned);
+    if (aligned)
+        gradients<wide<T>>(at, op, a->scratch, a->rows);
+    else
+        gradients<1>(at, op, a->scratch, a->rows);
+    DSC_CUDA_LAUNCH(finish_gradients_kernel, grid_size(dsc_div_ceil(a->channels, SUMMED_COLUMNS)), THREADS, 0,
+                    at->stream, a->d_weight, a->d_bias, a->scratch, a->rows, a->channels, parts);
+    if (aligned)
+        run_rows<wide<T>>(at, op, a->rows);
+    else
+        run_rows<1>(at, op, a->rows);
 }
 
 } // namespace

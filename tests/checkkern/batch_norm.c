@@ -165,28 +165,24 @@ static dsc_batch_norm_bwd_args begin(const norm_case *of)
     return a;
 }
 
-static void check_norm(const norm_case *of)
+static dsc_batch_norm_fwd_args fwd_args(const norm_case *of)
 {
-    const char *activation = of->kind >= 0 ? ck_activation_names[of->kind] : "plain";
-    if (ck_case("batch_norm_fwd %s %s %lldx%lld%s", activation, ck_dtype_text(of->dtype), (long long)of->rows,
-                (long long)of->channels, of->adds ? " + add" : "")) {
-        const dsc_batch_norm_bwd_args a = begin(of);
-        const dsc_batch_norm_fwd_args args = { .out = ck_buf(CK_OUT, of->dtype, of->rows * of->channels, "out"),
-                                               .x = a.x,
-                                               .add = a.add,
-                                               .stats = a.stats,
-                                               .weight = a.weight,
-                                               .bias = a.bias,
-                                               .rows = a.rows,
-                                               .channels = a.channels,
-                                               .activates = a.activates,
-                                               .kind = a.kind,
-                                               .dtype = a.dtype };
-        ck_kernel(DSC_KERNEL_BATCH_NORM_FWD, &args, sizeof args, verify_fwd);
-    }
-    if (!ck_case("batch_norm_bwd %s %s %lldx%lld%s%s", activation, ck_dtype_text(of->dtype), (long long)of->rows,
-                 (long long)of->channels, of->adds ? " + add" : "", of->constant ? " constant" : ""))
-        return;
+    const dsc_batch_norm_bwd_args a = begin(of);
+    return (dsc_batch_norm_fwd_args) { .out = ck_buf(CK_OUT, of->dtype, of->rows * of->channels, "out"),
+                                       .x = a.x,
+                                       .add = a.add,
+                                       .stats = a.stats,
+                                       .weight = a.weight,
+                                       .bias = a.bias,
+                                       .rows = a.rows,
+                                       .channels = a.channels,
+                                       .activates = a.activates,
+                                       .kind = a.kind,
+                                       .dtype = a.dtype };
+}
+
+static dsc_batch_norm_bwd_args bwd_args(const norm_case *of)
+{
     dsc_batch_norm_bwd_args args = begin(of);
     args.d_out = ck_buf(CK_IN, of->dtype, of->rows * of->channels, "d_out");
     ck_normal(args.d_out, 0, 1);
@@ -195,7 +191,51 @@ static void check_norm(const norm_case *of)
     args.d_weight = ck_buf(CK_OUT, DSC_F32, of->channels, "d_weight");
     args.d_bias = ck_buf(CK_OUT, DSC_F32, of->channels, "d_bias");
     args.scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_batch_norm_scratch(of->rows, of->channels), "scratch");
+    return args;
+}
+
+static void check_norm(const norm_case *of)
+{
+    const char *activation = of->kind >= 0 ? ck_activation_names[of->kind] : "plain";
+    if (ck_case("batch_norm_fwd %s %s %lldx%lld%s", activation, ck_dtype_text(of->dtype), (long long)of->rows,
+                (long long)of->channels, of->adds ? " + add" : "")) {
+        const dsc_batch_norm_fwd_args args = fwd_args(of);
+        ck_kernel(DSC_KERNEL_BATCH_NORM_FWD, &args, sizeof args, verify_fwd);
+    }
+    if (!ck_case("batch_norm_bwd %s %s %lldx%lld%s%s", activation, ck_dtype_text(of->dtype), (long long)of->rows,
+                 (long long)of->channels, of->adds ? " + add" : "", of->constant ? " constant" : ""))
+        return;
+    const dsc_batch_norm_bwd_args args = bwd_args(of);
     ck_kernel(DSC_KERNEL_BATCH_NORM_BWD, &args, sizeof args, verify_bwd);
+}
+
+/* The three passes of a layer in front of a ReLU. */
+static void bench(int64_t rows_on_gpu, int64_t channels, dsc_dtype dtype)
+{
+    const norm_case of = {
+        .rows = ck_bench_size(1024, rows_on_gpu), .channels = channels, .dtype = dtype, .kind = DSC_RELU
+    };
+    const int64_t bytes = of.rows * channels * (int64_t)dsc_dtype_bytes(dtype);
+    const char *name = ck_dtype_text(dtype);
+    if (ck_case("bench batch_stats %s %lldx%lld", name, (long long)of.rows, (long long)channels)) {
+        const dsc_batch_stats_args args = { .stats = ck_buf(CK_OUT, DSC_F32, 2 * channels, "stats"),
+                                            .x = ck_buf(CK_IN, dtype, of.rows * channels, "x"),
+                                            .scratch = ck_buf(CK_SCRATCH, DSC_F32,
+                                                              dsc_batch_norm_scratch(of.rows, channels), "scratch"),
+                                            .rows = of.rows,
+                                            .channels = channels,
+                                            .eps = 1e-3f,
+                                            .dtype = dtype };
+        ck_bench(DSC_KERNEL_BATCH_STATS, &args, sizeof args, bytes, 0, 0);
+    }
+    if (ck_case("bench batch_norm_fwd %s %lldx%lld", name, (long long)of.rows, (long long)channels)) {
+        const dsc_batch_norm_fwd_args args = fwd_args(&of);
+        ck_bench(DSC_KERNEL_BATCH_NORM_FWD, &args, sizeof args, 2 * bytes, 0, 0);
+    }
+    if (ck_case("bench batch_norm_bwd %s %lldx%lld", name, (long long)of.rows, (long long)channels)) {
+        const dsc_batch_norm_bwd_args args = bwd_args(&of);
+        ck_bench(DSC_KERNEL_BATCH_NORM_BWD, &args, sizeof args, 5 * bytes, 0, 0);
+    }
 }
 
 void ck_batch_norm(void)
@@ -211,7 +251,14 @@ void ck_batch_norm(void)
                 check_norm(&(norm_case) { shapes[s][0], shapes[s][1], dtype, odd, (s + k) % 3 == 0, kinds[k] });
             }
         }
+    /* Several tiles of columns, with the last one in part. */
+    check_stats(70, 328, DSC_BF16, false, true);
+    check_norm(&(norm_case) { 70, 328, DSC_BF16, true, false, DSC_RELU });
     /* More rows than parts of 64: parts grow. */
     if (!ck_shortened())
         check_stats(DSC_BATCH_NORM_PARTS * DSC_BATCH_NORM_PART_ROWS + 77, 3, DSC_F32, false, true);
+    if (ck_benching()) {
+        bench(401408, 64, DSC_BF16);
+        bench(25088, 1024, DSC_BF16);
+    }
 }
