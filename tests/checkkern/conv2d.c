@@ -279,7 +279,7 @@ static void bench_windows(const dsc_conv2d_shape *s, dsc_dtype dtype)
     if (!begin_case("bench windows", s, dtype))
         return;
     const int64_t taps = s->kernel[0] * s->kernel[1];
-    dsc_windows_args a = { .rows = 512, .shape = *s, .dtype = dtype };
+    dsc_windows_args a = { .rows = ck_bench_size(512, 50176), .shape = *s, .dtype = dtype };
     a.out = ck_buf(CK_OUT, dtype, a.rows * taps * s->in, "out");
     a.in = ck_buf(CK_IN, dtype, pixels_in(s) * s->in, "in");
     ck_normal(a.in, 0, 1);
