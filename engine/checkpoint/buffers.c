@@ -105,7 +105,7 @@ static dsc_status check_entries(const dsc_ckpt_buffer_file *file, const char *pa
         elements += e->count;
         if (!average && !steps)
             return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                            "tensor \"%.200s\" is no buffer: expected F32 of one dimension, or I64 without any; use "
+                            "tensor \"%.200s\" is not a buffer: expected F32 of one dimension, or I64 without any; use "
                             "another checkpoint",
                             e->name);
         if (steps && steps_of(file, e) < 0)

@@ -98,8 +98,8 @@ held() { # BYTES WANTED: whether a GPU that leaves so much holds the prefetch ba
     "$dsc" plan --config "$tmp/bucket10000000.json" --model gpt2-xl --world-size 8 --gpu-memory "$((($1 + 1048575) / 1048576 + reserved))MiB" >"$tmp/out" 2>"$tmp/err" &&
         [ "$(grep -c '^modules larger than stage3_prefetch_bucket_size are not gathered in advance' "$tmp/out")" -eq "$2" ]
 }
-report "where there is room it is taken" held "$ahead" 0
-report "and where there is none, the plan says so and fits" held "$((ahead - 8388608))" 1
+report "a plan with room prefetches large modules" held "$ahead" 0
+report "a plan without room holds the prefetch back, says so, and fits" held "$((ahead - 8388608))" 1
 
 # ---- what does not fit ----
 nofit() { [ $code -eq 3 ] && grep -q '^does not fit the GPU: ' "$tmp/out" && [ "$(wc -l <"$tmp/err")" -eq 1 ] &&

@@ -240,12 +240,12 @@ static void buffers_are_averages_and_counts(void **state)
         dsc_safetensors_spec spec;
         const char *words;
     } bad[] = {
-        { { "bn.steps", { DSC_I32, 0, { 0 } } }, "tensor \"bn.steps\" is no buffer" },
-        { { "bn.steps", { DSC_I64, 1, { 1 } } }, "tensor \"bn.steps\" is no buffer" },
-        { { "bn.var", { DSC_F32, 2, { 2, 2 } } }, "tensor \"bn.var\" is no buffer" },
-        { { "bn.var", { DSC_F32, 0, { 0 } } }, "tensor \"bn.var\" is no buffer" },
-        { { "bn.var", { DSC_F32, 1, { 0 } } }, "tensor \"bn.var\" is no buffer" },
-        { { "bn.var", { DSC_BF16, 1, { 4 } } }, "tensor \"bn.var\" is no buffer" },
+        { { "bn.steps", { DSC_I32, 0, { 0 } } }, "tensor \"bn.steps\" is not a buffer" },
+        { { "bn.steps", { DSC_I64, 1, { 1 } } }, "tensor \"bn.steps\" is not a buffer" },
+        { { "bn.var", { DSC_F32, 2, { 2, 2 } } }, "tensor \"bn.var\" is not a buffer" },
+        { { "bn.var", { DSC_F32, 0, { 0 } } }, "tensor \"bn.var\" is not a buffer" },
+        { { "bn.var", { DSC_F32, 1, { 0 } } }, "tensor \"bn.var\" is not a buffer" },
+        { { "bn.var", { DSC_BF16, 1, { 4 } } }, "tensor \"bn.var\" is not a buffer" },
         { { "bn.var", { DSC_F32, 1, { DSC_BUFFERS_ELEMENTS_MAX } } }, "has more than 3145728 elements" },
         { { "x.weight", { DSC_F32, 1, { 4 } } }, "buffer \"x.weight\" is also a tensor of model.safetensors" },
     };

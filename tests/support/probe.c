@@ -62,7 +62,7 @@ dsc_status dsc_probe_buffer(dsc_engine *engine, const char *name, void *out, dsc
     while (n < all->count && strcmp(all->stored[n].spec->name, name) != 0)
         n++;
     if (n == all->count)
-        return DSC_FAIL(err, DSC_ERR_INTERNAL, name, "is no buffer");
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, name, "is not a buffer");
     if (all->on_device[n] == NULL)
         memcpy(out, all->stored[n].value, sizeof(int64_t));
     else

@@ -161,7 +161,7 @@ static dsc_status count_part(void *user, int32_t thread, int64_t part, dsc_error
     return part % 10 == 7 ? DSC_FAIL(err, DSC_ERR_INPUT, "part", "%lld", (long long)part) : DSC_OK;
 }
 
-static void every_part_is_done_once_and_the_first_failure_is_told(void **state)
+static void each_part_runs_once_and_the_first_failure_is_reported(void **state)
 {
     int32_t done[100];
     dsc_workers *workers = NULL;
@@ -257,7 +257,7 @@ int main(void)
         cmocka_unit_test(headers_beyond_a_limit_take_no_memory),
         cmocka_unit_test(long_pictures_are_not_resized_to_longer_ones),
         cmocka_unit_test(random_numbers_depend_on_seed_epoch_and_sample),
-        cmocka_unit_test(every_part_is_done_once_and_the_first_failure_is_told),
+        cmocka_unit_test(each_part_runs_once_and_the_first_failure_is_reported),
         cmocka_unit_test(sizes_of_a_preprocessor_are_those_of_transformers),
         cmocka_unit_test(a_range_in_a_name_is_a_list_of_files),
     };
