@@ -66,12 +66,20 @@ typedef struct dsc_ckpt_keep {
     void *user;
 } dsc_ckpt_keep;
 
+/* Stages of a pipeline: each one's ranks hold other modules. The layout of a context is that of all modules. */
+typedef struct dsc_ckpt_stages {
+    int32_t count, data_ranks;     /* rank r of the communicator has stage r / data_ranks and slice r % data_ranks */
+    const int32_t *first_module;   /* [count + 1] of each stage */
+    const int32_t *group, *tensor; /* [of the layout] number in this rank's zero; -1: another stage has it */
+} dsc_ckpt_stages;
+
 typedef struct dsc_ckpt_ctx {
     dsc_alloc *alloc;
     const dsc_io *io;
     const dsc_log *log;      /* may be NULL */
     const dsc_model *model;
     const dsc_layout *layout;
+    const dsc_ckpt_stages *stages; /* NULL: every rank has all modules */
     dsc_zero *zero;
     dsc_comm *comm;          /* over host memory, channel DSC_CHANNEL_CONTROL */
     dsc_device *device;

@@ -82,13 +82,28 @@ void dsc_ckpt_entries_close(dsc_ckpt_entries *entries)
     *entries = (dsc_ckpt_entries) { 0 };
 }
 
-int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const dsc_ckpt_entry *entry, int32_t rank, int64_t *first)
+/* Whether a rank holds the module; *slice <- which of the slices of each group is its own. */
+static bool holds(const dsc_ckpt_stages *stages, int32_t module, int32_t rank, int32_t *slice)
 {
+    *slice = rank;
+    if (stages == NULL)
+        return true;
+    const int32_t stage = rank / stages->data_ranks;
+    DSC_ASSERT(stage < stages->count);
+    *slice = rank % stages->data_ranks;
+    return stages->first_module[stage] <= module && module < stages->first_module[stage + 1];
+}
+
+int64_t dsc_ckpt_span_of_rank(const dsc_ckpt_ctx *c, const dsc_ckpt_entry *entry, int32_t rank, int64_t *first)
+{
+    const dsc_layout *layout = c->layout;
     DSC_ASSERT(rank >= 0);
     DSC_ASSERT(entry->tensor < layout->tensor_count);
     const dsc_layout_tensor *tensor = &layout->tensor[entry->tensor];
     const int64_t slice = layout->group[tensor->group].slice;
     *first = 0;
+    if (!holds(c->stages, tensor->module, rank, &rank))
+        return 0;
     if (dsc_ckpt_is_shared(entry->plane))
         return rank == 0 ? entry->count : 0;
     const int64_t each = dsc_ckpt_elements_each(entry->plane);
@@ -98,14 +113,14 @@ int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const dsc_ckpt_entry *en
     return dsc_div_ceil(count, each);
 }
 
-int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const dsc_ckpt_entries *entries, int32_t rank,
+int64_t dsc_ckpt_blocks_of_rank(const dsc_ckpt_ctx *c, const dsc_ckpt_entries *entries, int32_t rank,
                                 dsc_ckpt_block *blocks)
 {
     int64_t count = 0;
     for (int32_t e = 0; e < entries->count; e++) {
         const int64_t most = dsc_ckpt_block_elements(entries->entry[e].dtype);
         int64_t first = 0;
-        const int64_t span = dsc_ckpt_span_of_rank(layout, &entries->entry[e], rank, &first), end = first + span;
+        const int64_t span = dsc_ckpt_span_of_rank(c, &entries->entry[e], rank, &first), end = first + span;
         while (first < end) {
             const int64_t cut = dsc_min_i64(end, (first / most + 1) * most);
             DSC_ASSERT(cut > first);

@@ -36,19 +36,19 @@ static int64_t stored_bytes(const dsc_ckpt_ctx *c, const dsc_ckpt_saves *saves, 
                                  .recipe = saves->recipe };
     DSC_ASSERT(hosts->count >= 1);
     DSC_ASSERT(hosts->mine < hosts->count);
+    const int32_t ranks = dsc_comm_size(c->comm);
     int64_t bytes = c->model->carried != NULL ? c->model->carried->file_bytes : 0, first;
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
         for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++)
-            for (int32_t r = 0; r < c->layout->world_size; r++) {
+            for (int32_t r = 0; r < ranks; r++) {
                 const dsc_ckpt_entry entry = { .plane = (dsc_ckpt_plane)plane,
                                                .tensor = t,
                                                .count = dsc_ckpt_count((dsc_ckpt_plane)plane, tensor),
                                                .dtype = dsc_ckpt_dtype(&kept, (dsc_ckpt_plane)plane) };
                 if (dsc_ckpt_host_of(hosts, r) == hosts->mine &&
                     dsc_ckpt_saved_planes(&kept, (dsc_ckpt_plane)plane, c->layout, tensor))
-                    bytes += dsc_ckpt_span_of_rank(c->layout, &entry, r, &first) *
-                             (int64_t)dsc_dtype_bytes(entry.dtype);
+                    bytes += dsc_ckpt_span_of_rank(c, &entry, r, &first) * (int64_t)dsc_dtype_bytes(entry.dtype);
             }
     }
     return bytes;

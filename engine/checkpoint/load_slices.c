@@ -44,7 +44,7 @@ static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *
     DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
     if (t->c->layout->group[tensor->group].packed != DSC_NF4_NONE)
         return false;
-    s->to = (target){ .group = tensor->group, .plane = DSC_PLANE_MASTER, .dtype = DSC_F32 };
+    s->to = (target) { .group = dsc_ckpt_zero_group(t->c, tensor->group), .plane = DSC_PLANE_MASTER, .dtype = DSC_F32 };
     if (plane == DSC_CKPT_WEIGHTS && !trainable) {
         s->to.plane = DSC_PLANE_PARAM;
         s->to.dtype = t->dtype;
@@ -53,7 +53,8 @@ static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *
     } else if (dsc_ckpt_is_shared(plane)) {
         if (!dsc_ckpt_saved_planes(&(dsc_run_state) { .recipe = t->recipe }, plane, t->c->layout, tensor))
             return false;
-        s->to.shared = dsc_ckpt_shared(t->c->zero, plane, (int32_t)(tensor - t->c->layout->tensor));
+        s->to.shared =
+            dsc_ckpt_shared(t->c->zero, plane, dsc_ckpt_zero_tensor(t->c, (int32_t)(tensor - t->c->layout->tensor)));
     } else if (plane != DSC_CKPT_MASTER && !dsc_ckpt_is_absmax(plane)) {
         s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - DSC_CKPT_MOMENT1));
         s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
@@ -69,9 +70,12 @@ static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_pla
 {
     const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
     DSC_ASSERT(index < t->c->layout->tensor_count);
+    const int32_t group = dsc_ckpt_zero_group(t->c, tensor->group);
     dsc_zero_slice slice;
-    dsc_zero_slice_get(t->c->zero, tensor->group, &slice);
     *out = (span){ .tensor = NULL };
+    if (group < 0)
+        return false;
+    dsc_zero_slice_get(t->c->zero, group, &slice);
     out->count = dsc_layout_span(tensor, slice.first, slice.count, &out->first);
     if (dsc_ckpt_is_shared(plane)) { /* every rank's */
         out->first = 0;
@@ -85,7 +89,7 @@ static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_pla
     DSC_ASSERT(dsc_ckpt_is_shared(plane) || out->to.at >= 0);
     if (dsc_ckpt_is_absmax(plane)) {
         DSC_ASSERT(out->first % DSC_Q8_BLOCK == 0);
-        out->to.absmax = dsc_zero_absmax(t->c->zero, tensor->group, plane - DSC_CKPT_ABSMAX1, out->to.at);
+        out->to.absmax = dsc_zero_absmax(t->c->zero, group, plane - DSC_CKPT_ABSMAX1, out->to.at);
         out->first /= DSC_Q8_BLOCK;
         out->count = dsc_div_ceil(out->count, DSC_Q8_BLOCK);
     }
@@ -270,13 +274,14 @@ static void *run_lane(void *argument)
 static int32_t lanes_of(const dsc_ckpt_slices_load *t, int64_t bytes)
 {
     const dsc_ckpt_ctx *c = t->c;
-    for (int32_t g = 0; g < c->layout->group_count; g++)
-        for (int plane = DSC_PLANE_MASTER; plane <= DSC_PLANE_MOMENT3 && c->layout->group[g].trainable; plane++)
-            if (!dsc_zero_stays(c->zero, g, (dsc_plane)plane))
+    for (int32_t of = 0; of < c->layout->group_count; of++) {
+        const int32_t g = dsc_ckpt_zero_group(c, of);
+        for (int plane = DSC_PLANE_MASTER; g >= 0 && plane <= DSC_PLANE_MOMENT3; plane++)
+            if (c->layout->group[of].trainable && !dsc_zero_stays(c->zero, g, (dsc_plane)plane))
                 return 1;
-    for (int32_t g = 0; g < c->layout->group_count; g++)
-        if (!dsc_zero_stays(c->zero, g, DSC_PLANE_PARAM))
+        if (g >= 0 && !dsc_zero_stays(c->zero, g, DSC_PLANE_PARAM))
             return 1;
+    }
     const int64_t most = dsc_min_i64(dsc_min_i64(LANES_MOST, c->threads), bytes / (LANE_SLOTS * DSC_CKPT_SLOT_BYTES));
     DSC_ASSERT(most <= LANES_MOST);
     return (int32_t)dsc_max_i64(1, most);

@@ -186,10 +186,21 @@ static inline int64_t dsc_ckpt_block_elements(dsc_dtype dtype)
     return DSC_CKPT_BLOCK_BYTES / (int64_t)dsc_dtype_bytes(dtype);
 }
 
+/* Numbers in this rank's zero of a group and a tensor of the context's layout; -1: another stage has it. */
+static inline int32_t dsc_ckpt_zero_group(const dsc_ckpt_ctx *c, int32_t group)
+{
+    DSC_ASSERT(group >= 0 && group < c->layout->group_count);
+    return c->stages == NULL ? group : c->stages->group[group];
+}
+static inline int32_t dsc_ckpt_zero_tensor(const dsc_ckpt_ctx *c, int32_t tensor)
+{
+    DSC_ASSERT(tensor >= 0 && tensor < c->layout->tensor_count);
+    return c->stages == NULL ? tensor : c->stages->tensor[tensor];
+}
 /* The elements of a stored tensor that rank `rank` stores: how many, and the first of them. */
-int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const dsc_ckpt_entry *entry, int32_t rank, int64_t *first);
+int64_t dsc_ckpt_span_of_rank(const dsc_ckpt_ctx *c, const dsc_ckpt_entry *entry, int32_t rank, int64_t *first);
 /* The blocks that rank `rank` owns, in order of entry and position. blocks = NULL only counts. */
-int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const dsc_ckpt_entries *entries, int32_t rank,
+int64_t dsc_ckpt_blocks_of_rank(const dsc_ckpt_ctx *c, const dsc_ckpt_entries *entries, int32_t rank,
                                 dsc_ckpt_block *blocks);
 dsc_hash128 dsc_ckpt_block_hash(const char *name, const dsc_ckpt_block *block, int64_t step, const void *data,
                                 int64_t bytes);

@@ -61,7 +61,7 @@ static void place_part(dsc_ckpt_save_state *s, int f)
             if (dsc_ckpt_host_of(&s->hosts, r) != s->hosts.mine)
                 continue;
             const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
-            const int64_t span = dsc_ckpt_span_of_rank(s->c->layout, entry, r, &first);
+            const int64_t span = dsc_ckpt_span_of_rank(s->c, entry, r, &first);
             if (r == rank)
                 plan->offset[entry->index_in_file] = at - first * each;
             at += span * each;
@@ -86,10 +86,10 @@ static dsc_status plan_blocks(dsc_ckpt_save_state *s, dsc_error *err)
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size + 1, sizeof *s->first_block, &s->first_block, err));
     for (int32_t r = 0; r < size; r++)
-        s->first_block[r + 1] = s->first_block[r] + dsc_ckpt_blocks_of_rank(c->layout, &s->entries, r, NULL);
+        s->first_block[r + 1] = s->first_block[r] + dsc_ckpt_blocks_of_rank(c, &s->entries, r, NULL);
     const int64_t mine = s->first_block[rank + 1] - s->first_block[rank];
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, mine, sizeof *s->block, &s->block, err));
-    const int64_t listed = dsc_ckpt_blocks_of_rank(c->layout, &s->entries, rank, s->block);
+    const int64_t listed = dsc_ckpt_blocks_of_rank(c, &s->entries, rank, s->block);
     DSC_ASSERT(listed == mine);
     if (!dsc_ckpt_save_leads(s))
         return DSC_OK;
@@ -179,7 +179,7 @@ static dsc_status check_manifest(dsc_ckpt_save_state *s, dsc_error *err)
     const int32_t size = dsc_comm_size(s->c->comm);
     DSC_ASSERT(s->all != NULL);
     for (int32_t r = 0; r < size; r++)
-        dsc_ckpt_blocks_of_rank(s->c->layout, &s->entries, r, s->all + s->first_block[r]);
+        dsc_ckpt_blocks_of_rank(s->c, &s->entries, r, s->all + s->first_block[r]);
     dsc_ckpt_save_sort(s);
     dsc_ckpt_parts parts;
     return dsc_ckpt_manifest_check(s->state, &s->entries, s->info, dsc_ckpt_save_parts(s, &parts), s->sorted,

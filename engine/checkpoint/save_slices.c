@@ -135,24 +135,25 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
     const dsc_ckpt_entry *entry = entry_of(s, block);
     const dsc_layout_tensor *tensor = &s->c->layout->tensor[entry->tensor];
     const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
+    const int32_t group = dsc_ckpt_zero_group(s->c, tensor->group);
     dsc_zero_slice slice;
+    DSC_ASSERT(group >= 0); /* a rank stores tensors of its own stage */
     if (dsc_ckpt_is_shared(entry->plane)) {
-        const float *shared = dsc_ckpt_shared(s->c->zero, entry->plane, entry->tensor);
+        const float *shared = dsc_ckpt_shared(s->c->zero, entry->plane, dsc_ckpt_zero_tensor(s->c, entry->tensor));
         memcpy(to, shared + block->first, (size_t)(block->count * each));
         return DSC_OK;
     }
-    dsc_zero_slice_get(s->c->zero, tensor->group, &slice);
+    dsc_zero_slice_get(s->c->zero, group, &slice);
     const int64_t at = tensor->offset + block->first * dsc_ckpt_elements_each(entry->plane) - slice.first;
     DSC_ASSERT(at >= 0);
     if (dsc_ckpt_is_absmax(entry->plane)) {
-        const float *absmax = dsc_zero_absmax(s->c->zero, tensor->group, entry->plane - DSC_CKPT_ABSMAX1, at);
+        const float *absmax = dsc_zero_absmax(s->c->zero, group, entry->plane - DSC_CKPT_ABSMAX1, at);
         return copy_piece(s, to, absmax, block->count * each, err);
     }
     for (int64_t done = 0, now; done < block->count; done += now) {
         void *from;
         now = block->count - done;
-        DSC_TRY(dsc_zero_view(s->c->zero, tensor->group, plane_of(entry, slice.trainable), at + done, &now, false,
-                              &from, err));
+        DSC_TRY(dsc_zero_view(s->c->zero, group, plane_of(entry, slice.trainable), at + done, &now, false, &from, err));
         DSC_ASSERT(now > 0);
         DSC_ASSERT(done + now <= block->count);
         DSC_TRY(copy_piece(s, to + done * each, from, now * each, err));
@@ -172,7 +173,8 @@ static bool block_stays(const dsc_ckpt_save_state *s, const dsc_ckpt_block *bloc
     DSC_ASSERT(tensor == &s->c->layout->tensor[entry->tensor]);
     if (dsc_ckpt_is_shared(entry->plane) || dsc_ckpt_is_absmax(entry->plane))
         return dsc_device_host_visible(s->c->device);
-    return dsc_zero_stays(s->c->zero, tensor->group, plane_of(entry, tensor->spec->trainable));
+    return dsc_zero_stays(s->c->zero, dsc_ckpt_zero_group(s->c, tensor->group),
+                          plane_of(entry, tensor->spec->trainable));
 }
 
 dsc_status dsc_ckpt_portion_fetch(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p, bool stays, dsc_error *err)
