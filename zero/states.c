@@ -59,6 +59,19 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
     return DSC_OK;
 }
 
+void dsc_zero_kept_params(const dsc_zero *zero, int32_t t, int64_t *first, int64_t *count, void **ptr)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const dsc_layout_group *group = &zero->o.layout->group[tensor->group];
+    const dsc_group_state *state = &zero->group[tensor->group];
+    const int64_t begin = state->param_whole ? 0 : group->slice * zero->o.rank;
+    DSC_ASSERT(!group->trainable && group->packed == DSC_NF4_NONE);
+    DSC_ASSERT(!dsc_in_swap(zero, tensor->group, DSC_PLANE_PARAM));
+    *first = 0;
+    *count = dsc_layout_span(tensor, begin, state->param_whole ? group->padded : group->slice, first);
+    *ptr = state->param + (tensor->offset + *first - begin) * zero->param_bytes_each;
+}
+
 #define ADD_CHUNK 256 /* elements in the host's memory at a time */
 
 /* Adds to elements in the memory of the device or the host. */

@@ -124,6 +124,9 @@ void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_s
  */
 DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t *count,
                                       bool write, void **ptr, dsc_error *err);
+/* Elements [*first, *first + *count) of a frozen tensor's parameters that this rank keeps, at *ptr: all of them, or
+ * those of its slice. A writer writes the same values on every rank, while nothing is gathered. */
+void dsc_zero_kept_params(const dsc_zero *zero, int32_t tensor, int64_t *first, int64_t *count, void **ptr);
 /* Scales of the scales of a packed tensor, which every rank has for the whole tensor: tops[count] in host memory,
  * borrowed until the compute stream passes. Only of groups that are packed DSC_NF4_NESTED. */
 DSC_MUST_USE dsc_status dsc_zero_set_packed_tops(dsc_zero *zero, int32_t tensor, const float *tops, int64_t count,
