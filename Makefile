@@ -33,7 +33,7 @@ CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno
 LDFLAGS   += $(SANFLAGS) -fopenmp
 LDLIBS    += -ldnnl -lcjson -lyaml -lxxhash -lutf8proc -luring -lpthread -ldl -lm
 
-LIB_DIRS  := base base/formats base/hosts kernels kernels/cpu kernels/virtual offload comm comm/front comm/rendezvous comm/transports zero zero/core zero/offload zero/optimizer models models/conv models/program engine engine/checkpoint engine/config engine/data engine/data/images engine/data/sft engine/generate engine/monitor engine/profile engine/schedule engine/text engine/text/chat
+LIB_DIRS  := base base/formats base/hosts kernels kernels/cpu kernels/virtual offload comm comm/front comm/rendezvous comm/transports zero zero/core zero/offload zero/optimizer models models/conv models/program engine engine/checkpoint engine/config engine/data engine/data/images engine/data/sft engine/generate engine/monitor engine/profile engine/schedule engine/stages engine/text engine/text/chat
 LIB_SRC   := $(sort $(filter-out %_plugin.c,$(wildcard $(addsuffix /*.c,$(LIB_DIRS)))))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 prog_obj   = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1)/*.c)))

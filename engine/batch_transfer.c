@@ -12,7 +12,7 @@ dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t mb, const void *con
 {
     engine->work.batch[mb] = host;
     dsc_engine_keep_references(engine, engine->progress.micro_step + mb, host);
-    if (engine->host_visible)
+    if (engine->work.batch_buf.ptr == NULL)
         return DSC_OK;
     void **device = engine->work.device_batch + mb * engine->model->batch_count;
     for (int32_t i = 0; i < engine->models.now->batch_count; i++) {

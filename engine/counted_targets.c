@@ -35,7 +35,7 @@ static bool may_be_masked(const dsc_engine *engine)
 dsc_status dsc_engine_counts_exchange(dsc_engine *engine, dsc_error *err)
 {
     dsc_engine_counts *counts = &engine->counts;
-    const int64_t size = engine->place.size;
+    const int64_t size = engine->stages.grid.data; /* every stage reads the same batches */
     const double own = (double)counts->own;
     double *const all = engine->work.step_stat_count; /* free until the step's end */
     DSC_ASSERT(counts->own <= step_targets(engine) / size);

@@ -18,6 +18,7 @@
  * busy. The pieces before and behind them are folded and cast at the same time. */
 #define DEVICE_STAGING_BYTES_MAX (INT64_C(128) << 20)
 #define GATHER_STAGING_BYTES 65536
+#define STAGE_STAGING_BYTES (INT64_C(512) << 10) /* outputs of a stage, which are sent piece by piece */
 
 /* ---- device ---- */
 
@@ -182,10 +183,16 @@ static bool find_side(const dsc_engine *engine, dsc_side side, side_ranks *out)
     const int32_t ranks = engine->place.size, rank = engine->place.rank;
     const int32_t shards = dsc_plan_shards(&engine->config, ranks);
     const int32_t near = side == DSC_SUB_NEIGHBOURS ? dsc_plan_neighbours(&engine->config, ranks) : shards;
+    const bool along = side == DSC_SUB_PIPELINE || side == DSC_SUB_TIED,
+               pipelined = dsc_stages_are_used(&engine->stages);
     if (near == 0 || (side != DSC_SUB_NEIGHBOURS && shards == ranks))
         return false;
-    *out = side == DSC_SUB_REPLICAS ? (side_ranks) { ranks / near, rank / near, rank % near }
-                                    : (side_ranks) { near, rank % near, rank / near };
+    if (along ? !pipelined : side == DSC_SUB_REPLICAS && pipelined)
+        return false;
+    if (side == DSC_SUB_TIED && engine->stages.tied_count == 0)
+        return false;
+    *out = side == DSC_SUB_REPLICAS || along ? (side_ranks) { ranks / near, rank / near, rank % near }
+                                             : (side_ranks) { near, rank % near, rank / near };
     return true;
 }
 
@@ -200,6 +207,12 @@ static void side_options(const dsc_engine *engine, dsc_side side, bool device, d
     out->host = device ? engine->comms.side[side].host : NULL;
     if (side == DSC_SUB_SHARDS)
         return;
+    if (side == DSC_SUB_PIPELINE || side == DSC_SUB_TIED) {
+        out->channel_count = side == DSC_SUB_PIPELINE ? DSC_STAGE_CHANNELS : 1;
+        out->staging_bytes = dsc_min_i64(out->staging_bytes, STAGE_STAGING_BYTES);
+        out->staging_channels = 0;
+        return;
+    }
     const bool sums = side == DSC_SUB_REPLICAS;
     out->channel_count = 1;
     out->staging_bytes = sums ? out->staging_bytes : GATHER_STAGING_BYTES;
@@ -215,7 +228,7 @@ static void plan_side(const dsc_engine *engine, dsc_side side, const side_ranks 
     dsc_comm_options options;
     side_options(engine, side, false, &options);
     dsc_rank_info *place = &options.rank_info;
-    const int32_t apart = side == DSC_SUB_REPLICAS ? place->size / ranks->size : 1;
+    const int32_t apart = side >= DSC_SUB_REPLICAS ? place->size / ranks->size : 1;
     place->local_size = (int32_t)dsc_max_i64(1, dsc_min_i64(ranks->size, place->local_size / apart));
     place->size = ranks->size;
     place->rank = ranks->rank;
@@ -396,6 +409,7 @@ dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err
     if (status == DSC_OK)
         return status;
     engine->failed = true;
+    dsc_stages_explain(engine, err);
     if (err != NULL && err->rank < 0)
         err->rank = engine->place.rank;
     dsc_engine_abort(engine, err != NULL && err->message[0] != 0 ? err->message : dsc_status_text(status));

@@ -9,8 +9,16 @@
 #include "engine/plan.h"
 
 /* Communicators of some ranks: ZeRO++'s second partition, zero_hpz_partition_size ranks; MiCS's ranks that share a copy
- * of the states, and those of all copies that own the same slices. */
-typedef enum dsc_side { DSC_SUB_NEIGHBOURS, DSC_SUB_SHARDS, DSC_SUB_REPLICAS, DSC_SUB_COUNT } dsc_side;
+ * of the states, and those of all copies that own the same slices. With stages of a pipeline, shards are the ranks of a
+ * stage. The ranks with the same samples in all stages have two: for outputs and gradients, and for tied parameters. */
+typedef enum dsc_side {
+    DSC_SUB_NEIGHBOURS,
+    DSC_SUB_SHARDS,
+    DSC_SUB_REPLICAS,
+    DSC_SUB_PIPELINE,
+    DSC_SUB_TIED,
+    DSC_SUB_COUNT
+} dsc_side;
 typedef struct dsc_side_comm { dsc_comm *host, *device; } dsc_side_comm;
 /* The part of struct dsc_engine. */
 typedef struct dsc_engine_comms {

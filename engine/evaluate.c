@@ -116,7 +116,7 @@ static dsc_status add_texts(const dsc_engine *engine, const float *own, int64_t 
 static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *source, int64_t first, int64_t left,
                                  evaluated *out, dsc_error *err)
 {
-    const int64_t batch = engine->config.train_micro_batch_size_per_gpu, rank = engine->place.rank;
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu, rank = engine->stages.data_rank;
     const int64_t own = dsc_max_i64(0, dsc_min_i64(left - rank * batch, batch));
     const void *const *data = (const void *const *)engine->work.eval_data;
     /* A rank without a sample computes one of others: all ranks take part in the collectives of a pass. */
@@ -130,15 +130,15 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
     DSC_TRY(dsc_engine_fetch_places(engine, err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
-    double *const losses = engine->work.eval_losses;
+    double *const losses = engine->work.eval_losses, *const mine = losses + engine->place.rank * batch;
     if (dsc_model_prefers(engine->model))
-        dsc_engine_sample_rewards(engine, 0, engine->work.host_losses, losses + rank * batch);
+        dsc_engine_sample_rewards(engine, 0, engine->work.host_losses, mine);
     else
-        out->wrong += dsc_engine_sample_losses(engine, own, losses + rank * batch);
+        out->wrong += dsc_engine_sample_losses(engine, own, mine);
     out->behind += dsc_engine_count_behind(engine, own, TOP);
-    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, losses + rank * batch, batch, DSC_F64,
-                                NULL, err));
-    const int64_t found = dsc_min_i64(left, batch * engine->place.size);
+    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, mine, batch, DSC_F64, NULL, err));
+    const int64_t found = dsc_min_i64(left, batch * engine->stages.grid.data);
+    memmove(losses, losses + dsc_engine_first_loss_rank(engine) * batch, (size_t)found * sizeof *losses);
     if (compares_texts(engine))
         DSC_TRY(add_texts(engine, engine->work.eval_data[1], found, out, err));
     for (int64_t i = 0; dsc_model_prefers(engine->model) && i < found; i += 2)
@@ -148,14 +148,14 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     return DSC_OK;
 }
 
-/* counted <- the sum over all ranks. */
+/* counted <- the sum over the ranks that have losses. */
 static dsc_status gather_counted(dsc_engine *engine, int64_t *counted, dsc_error *err)
 {
     const double own = (double)*counted;
     double *const all = engine->work.step_stat_count;
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, &own, 1, DSC_F64, NULL, err));
     *counted = 0;
-    for (int32_t r = 0; r < engine->place.size; r++)
+    for (int32_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++)
         *counted += (int64_t)all[r];
     return DSC_OK;
 }
@@ -164,7 +164,7 @@ static dsc_status gather_counted(dsc_engine *engine, int64_t *counted, dsc_error
 static dsc_status evaluate_rounds(dsc_engine *engine, const dsc_data_source *source, int64_t count, evaluated *all,
                                   dsc_error *err)
 {
-    const int64_t per_round = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
+    const int64_t per_round = engine->config.train_micro_batch_size_per_gpu * engine->stages.grid.data;
     all->texts.pair = engine->texts.pair;
     all->texts.ranks = engine->texts.ranks;
     all->texts.room = engine->texts.room;

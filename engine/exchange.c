@@ -29,7 +29,12 @@ static void add_side(const dsc_comm *comm, dsc_side side, dsc_exchange_counts *o
         add_all(comm, out);
         return;
     }
-    add_channel(comm, 0, side == DSC_SUB_NEIGHBOURS ? DSC_EXCHANGE_GATHER : DSC_EXCHANGE_REDUCE, out);
+    for (int32_t c = 1; c < DSC_STAGE_CHANNELS && side == DSC_SUB_PIPELINE; c++)
+        add_channel(comm, c, DSC_EXCHANGE_OTHER, out);
+    if (side == DSC_SUB_PIPELINE || side == DSC_SUB_TIED)
+        add_channel(comm, 0, DSC_EXCHANGE_OTHER, out);
+    else
+        add_channel(comm, 0, side == DSC_SUB_NEIGHBOURS ? DSC_EXCHANGE_GATHER : DSC_EXCHANGE_REDUCE, out);
     out->wait_ns += dsc_comm_blocked_ns(comm);
 }
 

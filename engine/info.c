@@ -151,8 +151,8 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.micro_step = engine->progress.micro_step;
     stats.next_sample = engine->progress.step * config->train_batch_size;
     stats.samples_per_epoch = engine->input.samples_per_epoch;
-    stats.parameter_count = engine->layout.parameter_count;
-    stats.trainable_count = engine->layout.trainable_count;
+    stats.parameter_count = dsc_stages_whole_layout(engine)->parameter_count;
+    stats.trainable_count = dsc_stages_whole_layout(engine)->trainable_count;
     stats.planned_bytes = engine->plan.total_bytes;
     for (int tier = 0; tier < DSC_TIER_NVME; tier++) {
         stats.tracked_bytes += memory.tier_current_bytes[tier];
@@ -240,7 +240,7 @@ static const char *cpu_level(uint32_t caps)
 void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
 {
     const dsc_config *config = &engine->config;
-    *out = (dsc_run_state){
+    *out = (dsc_run_state) {
         .step = engine->progress.step,
         .update_count = engine->progress.update_count,
         .next_sample = engine->progress.step * config->train_batch_size,
@@ -248,7 +248,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .train_batch_size = config->train_batch_size,
         .micro_batch = config->train_micro_batch_size_per_gpu,
         .accumulation_steps = config->gradient_accumulation_steps,
-        .world_size = engine->place.size,
+        .world_size = engine->stages.grid.data, /* stages change no number */
         .shard_ranks = engine->layout.world_size,
         .samples_per_epoch = engine->input.samples_per_epoch,
         .seq_length = engine->model->seq_length,

@@ -165,10 +165,17 @@ static dsc_status load_values(const dsc_engine *engine, int32_t t, int64_t first
     return dsc_engine_init_norms(engine, t, first, count, values, err);
 }
 
+/* The ranks that have the tensor: those of a stage, or all. */
+static dsc_comm *values_comm(const dsc_engine *engine)
+{
+    return dsc_stages_are_used(&engine->stages) ? dsc_engine_shards(engine) : engine->comms.all;
+}
+
 /* Rank 0's values in pieces. *found is false, on all ranks alike, when the model has none for this tensor. */
 static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_error *err)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+    dsc_comm *const comm = values_comm(engine);
     dsc_zero_slice slice;
     dsc_zero_slice_get(engine->zero, tensor->group, &slice);
     float *values = (float *)((char *)engine->io_buf.ptr + 256);
@@ -178,21 +185,20 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
     for (int64_t first = 0; first < tensor->count; first += capacity) {
         const int64_t count = dsc_min_i64(capacity, tensor->count - first);
         memset(&verdict, 0, sizeof verdict);
-        if (engine->place.rank == 0) {
+        if (dsc_comm_rank(comm) == 0) {
             bool here = false;
             const dsc_status status = load_values(engine, t, first, count, values, &here, &verdict.error);
             if (status == DSC_OK && here)
                 (void)!check_range(engine, t, first, count, values, &verdict.error);
             verdict.found = here;
         }
-        DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0, NULL,
-                                   err));
+        DSC_TRY(dsc_comm_broadcast(comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0, NULL, err));
         if (verdict.error.status != DSC_OK)
             return DSC_FAIL(err, verdict.error.status, verdict.error.where, "%s", verdict.error.message);
         *found = verdict.found != 0;
         if (!*found)
             return DSC_OK;
-        DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, values, count * 4, 0, NULL, err));
+        DSC_TRY(dsc_comm_broadcast(comm, DSC_CHANNEL_CONTROL, values, count * 4, 0, NULL, err));
         int64_t span_first;
         const int64_t begin = dsc_max_i64(slice.first, tensor->offset + first);
         const int64_t end = dsc_min_i64(slice.first + slice.count, tensor->offset + first + count);
@@ -210,7 +216,7 @@ dsc_status dsc_engine_make_values(const dsc_engine *engine, int32_t t, int64_t f
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     bool found = false;
-    DSC_ASSERT(engine->place.rank == 0);
+    DSC_ASSERT(engine->place.rank == 0 || dsc_stages_are_used(&engine->stages));
     if (engine->model->load_param != NULL)
         DSC_TRY(
             engine->model->load_param(engine->model, tensor->module, tensor->param, first, count, values, &found, err));
@@ -223,7 +229,8 @@ dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
 {
     for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
         bool found = false;
-        if (engine->layout.group[engine->layout.tensor[t].group].packed != DSC_NF4_NONE)
+        if (engine->layout.group[engine->layout.tensor[t].group].packed != DSC_NF4_NONE ||
+            dsc_stages_is_copy(engine, t))
             continue;
         if (engine->model->load_param != NULL || is_norms(&engine->layout.tensor[t]))
             DSC_TRY(init_loaded(engine, t, &found, err));
@@ -232,7 +239,8 @@ dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
     }
     DSC_TRY(dsc_engine_init_packed(engine, err));
     DSC_TRY(dsc_engine_init_buffers(engine, err));
-    return dsc_zero_publish(engine->zero, err);
+    DSC_TRY(dsc_zero_publish(engine->zero, err));
+    return dsc_stages_share_tied(engine, err);
 }
 
 dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err)

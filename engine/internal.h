@@ -28,6 +28,7 @@
 #include "engine/report.h"
 #include "engine/router_bias.h"
 #include "engine/save.h"
+#include "engine/pipeline.h"
 #include "zero/zero.h"
 
 #define DSC_READER_AHEAD 2 /* micro-batches, or those of the next pass where it takes more */
@@ -57,6 +58,7 @@ struct dsc_engine {
     const dsc_model *model;
     dsc_engine_models models;
     dsc_rank_info place;
+    dsc_engine_stages stages;
     dsc_engine_comms comms;
     dsc_device *device;
     dsc_stream *compute;
@@ -96,7 +98,13 @@ struct dsc_engine {
     char packed_hash[DSC_PACKED_HASH_TEXT]; /* hash of frozen weights in 4 bits; "": none, or none yet */
 };
 
-/* Among the [together][module_count]. */
+/* Ranks of the job from this one on have losses: those of the last stage. */
+static inline int32_t dsc_engine_first_loss_rank(const dsc_engine *engine)
+{
+    return engine->place.size - engine->stages.grid.data;
+}
+
+/* Among the [lanes][module_count]. */
 static inline int32_t dsc_engine_at(const dsc_engine *engine, int32_t mb, int32_t module)
 {
     return mb * engine->model->module_count + module;

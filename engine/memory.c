@@ -268,7 +268,8 @@ static dsc_status open_fitting(dsc_engine *engine, const dsc_plan_options *optio
                                dsc_error *err)
 {
     *fit = true;
-    for (int within = 0; within < 2; within++) {
+    /* Stages have other modules, and must not decide differently. */
+    for (int within = dsc_stages_are_used(&engine->stages) ? 1 : 0; within < 2; within++) {
         engine->config.zero.prefetch_within_bucket = within == 1;
         dsc_plan_close(&engine->plan);
         DSC_TRY(dsc_plan_open(options, &engine->plan, err));
@@ -285,6 +286,8 @@ static dsc_status open_fitting(dsc_engine *engine, const dsc_plan_options *optio
 static void note_prefetch(const dsc_engine *engine)
 {
     const char *const key = "zero_optimization.stage3_prefetch_bucket_size";
+    if (dsc_stages_are_used(&engine->stages))
+        return;
     if (engine->config.zero.prefetch_within_bucket)
         dsc_engine_note(engine, key, "no prefetch of larger modules, for whose windows there is no memory");
     else if (engine->plan.prefetch_held)
@@ -340,14 +343,14 @@ static void place_mirrors(dsc_engine *engine)
     const int32_t count = engine->model->batch_count;
     engine->work.host_losses = engine->work.losses;
     engine->work.host_logits = engine->work.logits;
-    if (engine->host_visible)
-        return;
     char *data = engine->work.batch_buf.ptr;
-    for (int32_t i = 0; i < plan->micro_batch_group * count; i++) {
+    for (int32_t i = 0; data != NULL && i < plan->lanes * count; i++) {
         engine->work.device_batch[i] = data;
         data += batch_tensor_bytes(engine, i % count);
     }
-    DSC_ASSERT(data == (char *)engine->work.batch_buf.ptr + engine->work.batch_buf.bytes);
+    DSC_ASSERT(data == NULL || data == (char *)engine->work.batch_buf.ptr + engine->work.batch_buf.bytes);
+    if (engine->host_visible)
+        return;
     engine->work.host_losses = engine->work.mirror_buf.ptr;
     engine->work.host_logits = (float *)((char *)engine->work.mirror_buf.ptr + plan->loss_slots * plan->losses_bytes);
 }
@@ -390,7 +393,7 @@ static void place_work_buffers(dsc_engine *engine)
     end.rebuilt = at += plan->saved_bytes;
     end.repeated = at += plan->rebuilt_bytes;
     const char *const outputs = at += plan->repeated_bytes;
-    for (int32_t mb = 0; mb < plan->micro_batch_group; mb++)
+    for (int32_t mb = 0; mb < plan->lanes; mb++)
         at = place_module_buffers(engine, mb, at, &end);
     DSC_ASSERT(end.repeated == outputs);
     at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;

@@ -119,9 +119,16 @@ static const char *get_env(void *user, const char *name)
 static dsc_status find_place(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     if (engine->plan_only && options->plan_world_size > 0) {
-        const int32_t size = options->plan_world_size;
-        engine->place =
-            (dsc_rank_info) { .size = size, .local_size = size, .node_count = 1, .master_addr = "", .job_token = "" };
+        const int32_t size = options->plan_world_size, rank = options->world == NULL ? options->rank : 0;
+        if (rank < 0 || rank >= size)
+            return DSC_FAIL(err, DSC_ERR_STATE, "", "rank %d of %d planned ranks", (int)rank, (int)size);
+        engine->place = (dsc_rank_info) { .rank = rank,
+                                          .local_rank = rank,
+                                          .size = size,
+                                          .local_size = size,
+                                          .node_count = 1,
+                                          .master_addr = "",
+                                          .job_token = "" };
         return DSC_OK;
     }
     if (options->world == NULL)
@@ -213,7 +220,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
 static dsc_status check_groups(const dsc_engine *engine, const char *key, int64_t count, const char *none,
                                dsc_error *err)
 {
-    const int32_t ranks = engine->place.size;
+    const int32_t ranks = engine->stages.grid.data;
     if (engine->config.zero.stage != 3 || count < 1 || ranks % count == 0)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_CONFIG, key, "%lld does not divide %d rank%s; give the number of ranks of a host, or "
@@ -263,12 +270,14 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(open_model(engine, options, err));
     DSC_TRY(dsc_engine_open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
+    DSC_TRY(dsc_stages_open(engine, err));
     DSC_TRY(dsc_config_settings(engine->alloc, &engine->config, &engine->settings, err));
     dsc_engine_report_config(engine);
-    DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->config.optimizer.recipe,
+    DSC_TRY(dsc_layout_open(engine->alloc, dsc_stages_states_model(engine), engine->config.optimizer.recipe,
                             dsc_engine_packed_kind(engine), engine->config.own.quantize.experts,
                             engine->config.own.moments, dsc_plan_shards(&engine->config, engine->place.size),
                             &engine->layout, err));
+    DSC_TRY(dsc_stages_open_layout(engine, err));
     DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     DSC_TRY(dsc_engine_open_preference(engine, err));
     DSC_TRY(dsc_engine_open_texts(engine, err));
@@ -302,6 +311,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     zero.swap.log = &engine->log;
     DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
     DSC_TRY(dsc_engine_open_memory(engine, err));
+    DSC_TRY(dsc_stages_open_transfers(engine, err));
     DSC_TRY(dsc_engine_start_profile(engine, err));
     if (!engine->plan_only)
         DSC_TRY(dsc_value_trace_open(engine, err));
@@ -329,6 +339,7 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
 {
     DSC_TRY(read_config(engine, options, err));
     DSC_TRY(find_place(engine, options, err));
+    DSC_TRY(dsc_stages_place(engine, err));
     DSC_TRY(dsc_engine_open_device(engine, options, err));
     /* Read here because opening the communicator waits for all to come. Planned GPUs are another machine's. */
     const bool elsewhere = engine->plan_only && (options->plan_gpu_bytes > 0 || engine->clock != NULL);
@@ -340,6 +351,10 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CKPT_BUFFER_BYTES, &engine->io_buf, err));
     if ((options->flags & DSC_ENGINE_NO_MODEL) == 0)
         return open_model_states(engine, options, err);
+    if (engine->stages.grid.pipeline > 1)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.grid.pipeline",
+                        "the host program has a model of its own, which "
+                        "is not cut into stages; leave the key out");
     const dsc_config_facts facts = { .world_size = engine->place.size, .device = engine->device->ops->name };
     DSC_TRY(dsc_config_resolve(&engine->config, &facts, err));
     return engine->plan_only ? DSC_OK : dsc_engine_open_device_comm(engine, options, err);
@@ -385,7 +400,7 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
     if (engine->zero == NULL || (!uses.saves && !uses.loads))
         return 0;
     const dsc_ckpt_buffers buffers = { engine->buffers.stored, engine->buffers.count };
-    return dsc_ckpt_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.own.moments,
+    return dsc_ckpt_plan_bytes(dsc_stages_whole_layout(engine), dsc_engine_dtype(engine), engine->config.own.moments,
                                engine->config.optimizer.recipe, &uses) +
            (buffers.count > 0 ? 4 * dsc_ckpt_buffers_bytes(&buffers) : 0);
 }
@@ -483,6 +498,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         (void)!dsc_zero_sync(engine->zero, NULL);
     }
     dsc_reader_close(&engine->input.reader);
+    dsc_stages_close_transfers(engine);
     dsc_zero_close(&engine->zero);
     dsc_engine_close_memory(engine);
     if (engine->device != NULL)
@@ -496,6 +512,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_engine_close_preference(engine);
     dsc_engine_close_texts(engine);
     dsc_engine_close_cuts(engine);
+    dsc_stages_close(engine);
     dsc_engine_close_freeze(engine);
     if (engine->comms.device != engine->comms.all && engine->comms.device != engine->comms.side[DSC_SUB_SHARDS].device)
         dsc_comm_close(&engine->comms.device);

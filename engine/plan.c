@@ -85,6 +85,12 @@ static void add_kept(int64_t *sum, bool shared, int64_t bytes)
     *sum = shared ? dsc_max_i64(*sum, aligned(bytes)) : *sum + aligned(bytes);
 }
 
+/* Inputs of all lanes; two gradients of inputs and two of tied parameters, one of them on its way. */
+static int64_t stage_bytes(const dsc_plan_options *o, const dsc_plan *plan)
+{
+    return (plan->lanes + 2) * aligned(o->stage.in_bytes) + 2 * o->stage.tied_bytes;
+}
+
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
@@ -119,10 +125,11 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         plan->backward_reads_params[m] = dsc_plan_recompute(o->config, module, p) != DSC_RECOMPUTE_NOTHING ||
                                          (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
     }
-    plan->out_bytes_total *= plan->micro_batch_group;
-    plan->saved_bytes *= plan->saved_shared ? 1 : plan->micro_batch_group;
-    plan->rebuilt_bytes *= plan->rebuilt_shared ? 1 : plan->micro_batch_group;
-    plan->repeated_bytes *= plan->micro_batch_group;
+    plan->out_bytes_total *= plan->lanes;
+    plan->saved_bytes *= plan->saved_shared ? 1 : plan->lanes;
+    plan->rebuilt_bytes *= plan->rebuilt_shared ? 1 : plan->lanes;
+    plan->repeated_bytes *= plan->lanes;
+    plan->stage_bytes = stage_bytes(o, plan);
     plan->flops_per_micro_batch = dsc_plan_flops(o->config, o->model, plan->module);
     return DSC_OK;
 }
@@ -207,6 +214,7 @@ int32_t dsc_plan_neighbours(const dsc_config *config, int32_t world_size)
 int32_t dsc_plan_shards(const dsc_config *config, int32_t world_size)
 {
     const int64_t count = config->zero.mics_shard_size;
+    world_size = (int32_t)dsc_config_data_ranks(config, world_size);
     return config->zero.stage == 3 && count > 0 && count < world_size ? (int32_t)count : world_size;
 }
 
@@ -221,7 +229,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .rank = o->rank,
         .compute_dtype = o->compute_dtype,
         .wire_dtype = config->communication_dtype,
-        .grad_part_factor = dsc_config_grad_part_factor(config, o->world_size),
+        .grad_part_factor = dsc_config_grad_part_factor(config, o->data_ranks),
         .recipe = config->optimizer.recipe,
         .round_elements = dsc_min_i64(ROUND_ELEMENTS, config->zero.sub_group_size),
         .moment_dtype = config->own.moments,
@@ -233,8 +241,8 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .quant_grad_parts = dsc_config_grad_part_quant(config),
         .grad_part_errors = config->own.compression != DSC_QUANT_NONE,
         .signs = dsc_config_signs(config),
-        .neighbour_count = dsc_plan_neighbours(config, o->world_size),
-        .replica_count = o->world_size / o->layout->world_size,
+        .neighbour_count = dsc_plan_neighbours(config, o->data_ranks),
+        .replica_count = o->data_ranks / o->layout->world_size,
         .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
@@ -312,8 +320,8 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
 }
 
 typedef struct work_sizes {
-    int64_t activation, scratch, eval, outputs, batch, mirror, snapshot, fp8; /* bytes */
-    int64_t modules, micro_batch_group, tensors, params, all_params;          /* lengths of arrays */
+    int64_t activation, scratch, eval, outputs, batch, mirror, snapshot, fp8, stage; /* bytes */
+    int64_t modules, micro_batch_group, lanes, tensors, params, all_params;          /* lengths of arrays */
     int64_t stats, ranks, samples, step_samples;
     int64_t records, records_mirror; /* bytes */
     int64_t router_stats, expert_loads;
@@ -345,12 +353,14 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .scratch = plan->scratch_bytes + plan->logits_bytes,
         .eval = plan->batch_bytes,
         .outputs = plan->out_away_bytes,
-        .batch = apart ? plan->micro_batch_group * plan->batch_bytes : 0,
+        .batch = apart || o->stage.lanes > 0 ? plan->lanes * plan->batch_bytes : 0,
+        .stage = plan->stage_bytes,
         .mirror = apart ? plan->loss_slots * plan->losses_bytes + plan->logits_bytes : 0,
         .snapshot = plan->snapshot_bytes,
         .fp8 = dsc_fp8_plan_bytes(&plan->fp8),
-        .modules = (int64_t)o->model->module_count * plan->micro_batch_group,
+        .modules = (int64_t)o->model->module_count * plan->lanes,
         .micro_batch_group = plan->micro_batch_group,
+        .lanes = plan->lanes,
         .tensors = o->model->batch_count,
         .params = 1,
         .stats = dsc_step_stat_count(o->config),
@@ -379,6 +389,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         size_work(o, plan, &s);
     const dsc_need buffers[] = {
         { &w->activation_buf, DSC_TAG_ACTIVATION, device, s.activation, DSC_NEED_DEVICE },
+        { &w->stage_buf, DSC_TAG_ACTIVATION, device, s.stage, DSC_NEED_DEVICE },
         { &w->scratch_buf, DSC_TAG_SCRATCH, device, s.scratch, DSC_NEED_DEVICE },
         { &w->eval_buf, DSC_TAG_DATA, pinned, s.eval, DSC_NEED_DEVICE },
         { &w->outputs_buf, DSC_TAG_ACTIVATION, pinned, s.outputs, DSC_NEED_DEVICE },
@@ -395,8 +406,8 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->repeated, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
         { &w->d_buffer, DSC_TAG_CONTROL, host, (s.micro_batch_group + 1) * word, DSC_NEED_SMALL },
         { &w->eval_data, DSC_TAG_CONTROL, host, s.tensors * word, DSC_NEED_SMALL },
-        { &w->device_batch, DSC_TAG_CONTROL, host, s.micro_batch_group * s.tensors * word, DSC_NEED_SMALL },
-        { &w->batch, DSC_TAG_CONTROL, host, s.micro_batch_group * word, DSC_NEED_SMALL },
+        { &w->device_batch, DSC_TAG_CONTROL, host, s.lanes * s.tensors * word, DSC_NEED_SMALL },
+        { &w->batch, DSC_TAG_CONTROL, host, s.lanes * word, DSC_NEED_SMALL },
         { &w->param, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->grad, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->fp8_is_cast, DSC_TAG_CONTROL, host, s.all_params * (int64_t)sizeof(bool), DSC_NEED_SMALL },
@@ -493,6 +504,7 @@ dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *er
                       .joins_input_gradients = !dsc_device_host_visible(o->device) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
+    plan.lanes = o->stage.lanes > 0 ? o->stage.lanes : plan.micro_batch_group;
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof(bool), &plan.backward_reads_params, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->cut_count * modules, sizeof *plan.shorter, &plan.shorter,

@@ -41,6 +41,8 @@ typedef struct dsc_plan {
     int64_t repeated_bytes; /* sum over modules and micro-batches; 0 unless these values are kept */
     bool saved_shared, rebuilt_shared;
     int32_t micro_batch_group; /* micro-batches that pass a module before the next one */
+    int32_t lanes;       /* micro-batches with activations of their own: of a group, or those that a stage has begun */
+    int64_t stage_bytes; /* inputs and gradients that go from stage to stage */
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     int64_t io_bytes;    /* staging buffers of saves and loads */
@@ -55,6 +57,13 @@ typedef struct dsc_plan {
     bool prefetch_exceeds, prefetch_held; /* as in dsc_zero_plan_bytes */
 } dsc_plan;
 
+/* Needs of a stage of a pipeline beside its modules; all 0: there is one stage. */
+typedef struct dsc_plan_stage {
+    int32_t lanes;      /* micro-batches between forward and backward */
+    int64_t in_bytes;   /* of the input of a micro-batch, from the stage before */
+    int64_t tied_bytes; /* gradients of a micro-batch for tied parameters of another stage */
+} dsc_plan_stage;
+
 typedef struct dsc_plan_options {
     dsc_alloc *alloc;
     const dsc_model *model;
@@ -65,6 +74,8 @@ typedef struct dsc_plan_options {
     dsc_dtype compute_dtype;
     int32_t rank;       /* rank among the ranks that share a copy of the states */
     int32_t world_size; /* of all */
+    int32_t data_ranks; /* that share the samples of a step: all, or those of a stage */
+    dsc_plan_stage stage;
     int64_t comm_bytes; /* buffers of the transports over host memory */
     int64_t device_comm_bytes;    /* buffers of the transport over device memory, if separate */
     int64_t device_library_bytes; /* allocated by that transport's library */
@@ -78,19 +89,20 @@ typedef struct dsc_plan_options {
 /* The working memory of the engine: what its list of needs opens, and addresses in it (memory.c). */
 typedef struct dsc_work {
     dsc_buf activation_buf, scratch_buf, eval_buf;
+    dsc_buf stage_buf;             /* pipeline_transfer.c; not open with one stage */
     dsc_buf outputs_buf;           /* outputs that wait in host memory; not open where none do */
     dsc_buf batch_buf, mirror_buf; /* batch_transfer.c; not open on a host_visible device */
     dsc_buf snapshot_buf;          /* copy of states for asynchronous saves; not open without "save_async" */
     /* Outputs of modules, in order, for each micro-batch of a group. The successor's backward reads outputs; some share
      * slots. */
-    char **out, **saved, **rebuilt;   /* [together][module_count] */
-    char **repeated;                  /* [together][module_count]; NULL entries: not kept */
+    char **out, **saved, **rebuilt;   /* [lanes][module_count] */
+    char **repeated;                  /* [lanes][module_count]; NULL entries: not kept */
     char **d_buffer;                  /* [together + 1] gradients of outputs, step.c says whose */
     float *losses, *logits;           /* on the device */
     float *host_losses, *host_logits; /* [loss_slots] of the plan, where the host reads them; may be the device's */
     void **eval_data;                 /* [batch_count] a micro-batch that the host fills */
-    void **device_batch;              /* [together][batch_count]; NULL on a host_visible device */
-    const void *const **batch;        /* [together] where modules read it */
+    void **device_batch;              /* [lanes][batch_count]; NULL where modules read the reader's */
+    const void *const **batch;        /* [lanes] where modules read it */
     const void **param;               /* [most parameters of a module] */
     float **grad;                     /* likewise */
     double *step_stats;               /* [dsc_step_stat_count] numbers of this rank's step for the other ranks */
@@ -114,7 +126,7 @@ typedef struct dsc_work {
     float **buffer_statistics;   /* likewise */
 } dsc_work;
 
-#define DSC_WORK_NEEDS_MAX 44
+#define DSC_WORK_NEEDS_MAX 45
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */

@@ -3,6 +3,7 @@
 #include "engine/memory.h"
 
 #include "engine/device.h"
+#include "engine/internal.h"
 
 void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out)
 {
@@ -13,8 +14,8 @@ void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out
                                   .model = engine->model,
                                   .micro_batch = engine->config.train_micro_batch_size_per_gpu,
                                   .accumulation_steps = engine->config.gradient_accumulation_steps,
-                                  .rank = engine->place.rank,
-                                  .world_size = engine->place.size,
+                                  .rank = engine->stages.data_rank,
+                                  .world_size = engine->stages.grid.data,
                                   .depth = group_size + (int32_t)dsc_max_i64(DSC_READER_AHEAD, group_size),
                                   .curriculum = &engine->config.curriculum,
                                   .waits = dsc_model_prefers(engine->model) && engine->input.data != NULL };
@@ -24,6 +25,12 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
 {
     dsc_reader_options reader;
     dsc_engine_reader_options(engine, &reader);
+    const dsc_engine_stages *stages = &engine->stages;
+    dsc_plan_stage stage = { .lanes = 0 };
+    if (dsc_stages_are_used(stages))
+        stage = (dsc_plan_stage) { .lanes = dsc_stage_lanes(&stages->shape),
+                                   .in_bytes = stages->in_bytes,
+                                   .tied_bytes = stages->tied_bytes };
     *out = (dsc_plan_options) { .alloc = engine->alloc,
                                 .model = engine->model,
                                 .cut = engine->models.cut,
@@ -33,6 +40,8 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                 .compute_dtype = dsc_engine_dtype(engine),
                                 .rank = engine->place.rank % engine->layout.world_size,
                                 .world_size = engine->place.size,
+                                .data_ranks = engine->stages.grid.data,
+                                .stage = stage,
                                 .io = &engine->io,
                                 .threads = engine->threads,
                                 .cpu_caps = engine->cpu_caps,

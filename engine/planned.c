@@ -3,6 +3,22 @@
 
 #include "engine/internal.h"
 
+static dsc_planned_stage stage_of(const dsc_engine *engine)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    const bool pipelined = dsc_stages_are_used(stages);
+    const int32_t count = pipelined ? stages->own.count : engine->model->module_count;
+    int64_t parameters = 0;
+    for (int32_t t = 0; t < engine->layout.tensor_count; t++)
+        parameters += dsc_stages_is_copy(engine, t) ? 0 : engine->layout.tensor[t].count;
+    return (dsc_planned_stage) { .index = stages->stage,
+                                 .modules = count,
+                                 .first_module = engine->model->modules[0].name,
+                                 .last_module = engine->model->modules[count - 1].name,
+                                 .parameters = parameters,
+                                 .sent_bytes = pipelined ? dsc_stages_sent_bytes(engine) : 0 };
+}
+
 void dsc_engine_planned_get(const dsc_engine *engine, dsc_engine_planned *out)
 {
     *out = (dsc_engine_planned) { .config = &engine->config,
@@ -16,8 +32,11 @@ void dsc_engine_planned_get(const dsc_engine *engine, dsc_engine_planned *out)
                                   .flops_per_micro_batch = engine->plan.flops_per_micro_batch,
                                   .traffic = engine->plan.traffic,
                                   .kept = engine->plan.kept,
-                                  .prefetch_held = engine->plan.prefetch_held ||
-                                                   engine->config.zero.prefetch_within_bucket };
+                                  .grid = engine->stages.grid,
+                                  .stage = stage_of(engine),
+                                  .prefetch_held =
+                                      engine->plan.prefetch_held || (engine->config.zero.prefetch_within_bucket &&
+                                                                     !dsc_stages_are_used(&engine->stages)) };
     if (!engine->host_visible) {
         dsc_device_props props;
         dsc_device_props_get(engine->device, &props);

@@ -9,6 +9,14 @@
 #include "zero/zero.h"
 
 struct dsc_virtual_clock;
+/* The planned rank's stage of a pipeline, or all modules. Names are borrowed from the engine. */
+typedef struct dsc_planned_stage {
+    int32_t index, modules;
+    const char *first_module, *last_module;
+    int64_t parameters;
+    int64_t sent_bytes; /* along the pipeline, by a rank in a step */
+} dsc_planned_stage;
+
 typedef struct dsc_engine_planned {
     const dsc_config *config; /* resolved; borrowed until the engine closes, as model, alloc and compute are */
     const dsc_model *model;
@@ -22,6 +30,8 @@ typedef struct dsc_engine_planned {
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* bytes of one optimizer step of a rank */
     dsc_zero_kept kept;
+    dsc_grid grid;
+    dsc_planned_stage stage;
     bool prefetch_held; /* modules of more than stage3_prefetch_bucket_size are not gathered in advance: no room */
 } dsc_engine_planned;
 

@@ -15,7 +15,7 @@ static void describe_losses(const dsc_engine *engine, char *out, size_t out_byte
                   words = dsc_step_stat_count(&engine->config);
     out[0] = 0;
     for (int64_t m = 0; m < micro_steps; m++)
-        for (int32_t r = 0; r < engine->place.size; r++)
+        for (int32_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++)
             if (!isfinite(engine->work.step_stat_count[r * words + m])) {
                 snprintf(out, out_bytes, "; the loss of rank %d in micro-step %lld is not finite either", (int)r,
                          (long long)(m + 1));
@@ -23,16 +23,43 @@ static void describe_losses(const dsc_engine *engine, char *out, size_t out_byte
             }
 }
 
+/* The first gradient that is not finite; name "": none. */
+typedef struct bad_gradient {
+    char name[164];
+    int64_t rank;
+} bad_gradient;
+
+/* Of all stages. Collective. */
+static dsc_status find_gradient(dsc_engine *engine, bad_gradient *out, dsc_error *err)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    bad_gradient own = { .rank = 0 }, of_stage;
+    int32_t tensor, rank;
+    DSC_TRY(dsc_zero_find_nonfinite(engine->zero, &tensor, &rank, err));
+    if (tensor >= 0)
+        snprintf(own.name, sizeof own.name, "%.160s", engine->layout.tensor[tensor].spec->name);
+    own.rank = stages->stage * stages->grid.data + rank;
+    *out = own;
+    for (int32_t s = stages->grid.pipeline - 1; s >= 0 && dsc_stages_are_used(stages); s--) {
+        of_stage = own;
+        DSC_TRY(dsc_comm_broadcast(engine->comms.side[DSC_SUB_PIPELINE].host, 0, &of_stage, (int64_t)sizeof of_stage, s,
+                                   NULL, err));
+        if (of_stage.name[0] != 0 || s == stages->grid.pipeline - 1)
+            *out = of_stage;
+    }
+    return DSC_OK;
+}
+
 /* Kind and first place of a value that is not finite. Collective. */
 static dsc_status describe(dsc_engine *engine, char *out, size_t out_bytes, dsc_error *err)
 {
-    int32_t tensor, rank;
+    bad_gradient bad;
     char losses[96];
-    DSC_TRY(dsc_zero_find_nonfinite(engine->zero, &tensor, &rank, err));
+    DSC_TRY(find_gradient(engine, &bad, err));
     describe_losses(engine, losses, sizeof losses);
-    if (tensor >= 0)
-        snprintf(out, out_bytes, "the gradient of %.160s, of rank %d's part, has Inf or NaN%s",
-                 engine->layout.tensor[tensor].spec->name, (int)rank, losses);
+    if (bad.name[0] != 0)
+        snprintf(out, out_bytes, "the gradient of %.160s, of rank %d's part, has Inf or NaN%s", bad.name, (int)bad.rank,
+                 losses);
     else
         snprintf(out, out_bytes, "the gradients' norm is not a number%s", losses);
     return DSC_OK;

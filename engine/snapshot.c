@@ -10,9 +10,12 @@
 #include "engine/schedule/schedule.h"
 
 /* MiCS has several copies of the states; the first copy is saved. */
-static bool writes(const dsc_engine *engine) { return engine->place.rank < engine->layout.world_size; }
+static bool has_copies(const dsc_engine *engine) { return engine->layout.world_size < engine->stages.grid.data; }
 
-static bool has_copies(const dsc_engine *engine) { return engine->layout.world_size < engine->place.size; }
+static bool writes(const dsc_engine *engine)
+{
+    return !has_copies(engine) || engine->place.rank < engine->layout.world_size;
+}
 
 /* References of the files that the config names. */
 static dsc_ckpt_reference reference_of(const dsc_engine *engine)
@@ -28,13 +31,15 @@ static dsc_ckpt_reference reference_of(const dsc_engine *engine)
 
 static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
 {
+    const bool pipelined = dsc_stages_are_used(&engine->stages);
     *ctx = (dsc_ckpt_ctx) { .alloc = engine->alloc,
                             .io = &engine->io,
                             .log = writes(engine) ? &engine->log : NULL,
-                            .model = engine->model,
-                            .layout = &engine->layout,
+                            .model = pipelined ? engine->stages.whole : engine->model,
+                            .layout = dsc_stages_whole_layout(engine),
+                            .stages = pipelined ? &engine->stages.owners : NULL,
                             .zero = engine->zero,
-                            .comm = dsc_engine_shards(engine),
+                            .comm = pipelined ? engine->comms.all : dsc_engine_shards(engine),
                             .device = engine->device,
                             .stream = engine->compute,
                             .config_text = engine->config_text,
@@ -351,6 +356,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     DSC_TRY(check_packed_weights(engine, dir, &state, err));
     DSC_TRY(dsc_engine_give_buffers(engine, err));
     DSC_TRY(dsc_zero_publish(engine->zero, err));
+    DSC_TRY(dsc_stages_share_tied(engine, err));
     engine->values_due = false; /* the load has asked for every other tensor of the model */
     snprintf(engine->saves.resumed_dir, sizeof engine->saves.resumed_dir, "%s", dir);
     engine->saves.resumed_step = state.step;

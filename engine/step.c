@@ -14,6 +14,7 @@
 #include "engine/model.h"
 #include "engine/report.h"
 #include "engine/save.h"
+#include "engine/step.h"
 #include "engine/update.h"
 #include "engine/value_trace.h"
 
@@ -36,7 +37,7 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .param = engine->work.param,
         .grad = engine->work.grad,
         .batch_data = engine->work.batch[mb],
-        .in = module > 0 ? engine->work.out[at - 1] : NULL,
+        .in = module > 0 ? engine->work.out[at - 1] : dsc_stages_input(engine, mb),
         .saved = engine->work.saved[at],
         .scratch = engine->work.scratch_buf.ptr,
         .loss_scale = (float)engine->progress.loss_scaler.scale,
@@ -49,18 +50,27 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .joins_input_gradients = engine->plan.joins_input_gradients,
         .buffer = dsc_engine_buffer_values(engine, module),
     };
-    const int64_t leaf = (engine->progress.micro_step + mb) * engine->place.size + engine->place.rank;
+    const int64_t leaf = (engine->progress.micro_step + mb) * engine->stages.grid.data + engine->stages.data_rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
 }
 
 /* Buffer of the gradient of a module's output, written by the successor's backward and read by the module's own. There
  * is one more buffer than micro-batches. The first micro-batch writes to the free buffer. Each later micro-batch writes
  * to the buffer that the micro-batch before it has read. */
-static char *out_gradient(const dsc_engine *engine, int32_t module, int32_t mb)
+char *dsc_step_output_gradient(const dsc_engine *engine, int32_t module, int32_t mb)
 {
     const int32_t made_by = engine->model->module_count - 2 - module; /* index of the producer, from 0 */
     const int32_t count = engine->plan.micro_batch_group + 1;
     return engine->work.d_buffer[(mb + count - made_by % count) % count];
+}
+
+/* Where a module writes the gradient of its input; the first module of a later stage writes what is sent. */
+static dsc_status input_gradient(dsc_engine *engine, int32_t m, int32_t mb, void **out, dsc_error *err)
+{
+    if (m == 0)
+        return dsc_stages_input_gradient(engine, engine->progress.micro_step + mb, out, err);
+    *out = dsc_step_output_gradient(engine, m - 1, mb);
+    return DSC_OK;
 }
 
 static dsc_status call_module(const dsc_module *module, dsc_pass pass, dsc_module_ctx *ctx, dsc_error *err)
@@ -105,6 +115,12 @@ static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t mb, dsc_
     return DSC_OK;
 }
 
+dsc_status dsc_step_module_forward(dsc_engine *engine, int32_t m, int32_t mb, bool save, dsc_error *err)
+{
+    const bool keep = save && engine->config.own.recompute != DSC_RECOMPUTE_FULL;
+    return module_forward(engine, m, mb, DSC_PASS_FORWARD, keep, save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE, err);
+}
+
 /* Waits for the losses that are on their way, up to that micro-step's, and takes their means. */
 static dsc_status settle_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)
 {
@@ -125,7 +141,7 @@ static dsc_status take_losses(dsc_engine *engine, int64_t micro_step, dsc_error 
 }
 
 /* The last module: losses, and when a backward follows also its gradients, at once. */
-static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t mb, bool save, dsc_error *err)
+dsc_status dsc_step_loss(dsc_engine *engine, int32_t m, int32_t mb, bool save, dsc_error *err)
 {
     const int64_t micro_step = engine->progress.micro_step + mb;
     dsc_module_ctx ctx;
@@ -139,7 +155,8 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t mb, bool s
     if (mb == 0)
         DSC_TRY(dsc_zero_step_event(engine->zero, DSC_ZERO_HEAD_BEGINS, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
-    ctx.d_in = m > 0 ? out_gradient(engine, m - 1, mb) : NULL;
+    DSC_TRY(dsc_stages_tied_gradients(engine, micro_step, engine->work.grad, err));
+    DSC_TRY(input_gradient(engine, m, mb, &ctx.d_in, err));
     ctx.statistic = dsc_engine_buffer_statistics(engine, m, mb);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
     DSC_TRY(run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err));
@@ -152,24 +169,22 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t mb, bool s
 static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
 {
     const int32_t last = engine->model->module_count - 1, mb_count = save ? engine->plan.micro_batch_group : 1;
-    const bool keep = save && engine->config.own.recompute != DSC_RECOMPUTE_FULL;
-    const dsc_span_kind kind = save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE;
     for (int32_t m = 0; m < last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
         DSC_TRY(dsc_outputs_before_forward(engine, m, err));
         for (int32_t mb = 0; mb < mb_count; mb++) {
-            DSC_TRY(module_forward(engine, m, mb, DSC_PASS_FORWARD, keep, kind, err));
+            DSC_TRY(dsc_step_module_forward(engine, m, mb, save, err));
             if (save)
                 DSC_TRY(dsc_outputs_after_forward(engine, m, mb, err));
         }
     }
     DSC_TRY(dsc_zero_acquire(engine->zero, last, last, engine->work.param, err));
     for (int32_t mb = 0; mb < mb_count; mb++)
-        DSC_TRY(loss_forward(engine, last, mb, save, err));
+        DSC_TRY(dsc_step_loss(engine, last, mb, save, err));
     return DSC_OK;
 }
 
-static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err)
+dsc_status dsc_step_module_backward(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err)
 {
     const int64_t micro_step = engine->progress.micro_step + mb;
     const dsc_recompute_policy again =
@@ -182,8 +197,8 @@ static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t mb
     dsc_module_ctx ctx;
     fill_ctx(engine, m, mb, true, &ctx);
     ctx.training = true;
-    ctx.d_out = out_gradient(engine, m, mb);
-    ctx.d_in = m > 0 ? out_gradient(engine, m - 1, mb) : NULL;
+    ctx.d_out = dsc_step_output_gradient(engine, m, mb);
+    DSC_TRY(input_gradient(engine, m, mb, &ctx.d_in, err));
     ctx.out = engine->work.out[dsc_engine_at(engine, mb, m)];
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
     DSC_TRY(run_module(engine, m, mb, DSC_PASS_BACKWARD, &ctx, err));
@@ -197,7 +212,7 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->work.param, err));
     DSC_TRY(dsc_outputs_before_backward(engine, m, err));
     for (int32_t mb = 0; mb < engine->plan.micro_batch_group; mb++)
-        DSC_TRY(backward_micro_batch(engine, m, mb, err));
+        DSC_TRY(dsc_step_module_backward(engine, m, mb, err));
     return DSC_OK;
 }
 
@@ -210,12 +225,17 @@ static dsc_status usable(const dsc_engine *engine, dsc_error *err)
     return DSC_OK;
 }
 
+static dsc_status no_data(dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_STATE, "",
+                    "no data: give forward a batch, or the engine a data source or \"dsc\".data");
+}
+
 /* The reader fills the last pass's memory again. */
 static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
 {
     if (engine->input.reader == NULL)
-        return DSC_FAIL(err, DSC_ERR_STATE, "",
-                        "no data: give forward a batch, or the engine a data source or \"dsc\".data");
+        return no_data(err);
     DSC_TRY(dsc_engine_batch_passed(engine, err));
     dsc_reader_release(engine->input.reader);
     const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
@@ -228,6 +248,22 @@ static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
         DSC_TRY(dsc_engine_give_batch(engine, mb, batch, err));
     }
     dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
+    return DSC_OK;
+}
+
+dsc_status dsc_step_read_batch(dsc_engine *engine, int32_t lane, dsc_error *err)
+{
+    const void *const *batch;
+    int64_t counted;
+    if (engine->input.reader == NULL)
+        return no_data(err);
+    dsc_engine_counts_begin_pass(engine);
+    DSC_TRY(dsc_reader_next(engine->input.reader, &batch, &counted, &engine->times.data_wait_ns, err));
+    dsc_engine_warn_of_pictures(engine);
+    dsc_engine_counts_add(engine, counted);
+    DSC_TRY(dsc_engine_give_batch(engine, lane, batch, err));
+    DSC_TRY(dsc_engine_batch_passed(engine, err));
+    dsc_reader_release(engine->input.reader);
     return DSC_OK;
 }
 
@@ -251,19 +287,25 @@ static void expect_update(dsc_engine *engine)
                     engine->progress.in_train_batch);
 }
 
+dsc_status dsc_step_begin(dsc_engine *engine, int64_t start, dsc_error *err)
+{
+    engine->times.step_start_ns = start;
+    dsc_engine_exchange_counts(engine, &engine->times.exchange_before);
+    dsc_engine_label_step(engine, engine->progress.step + 1);
+    dsc_engine_counts_begin(engine);
+    dsc_engine_experts_begin(engine);
+    dsc_zero_begin(engine->zero, engine->progress.update_count + 1);
+    dsc_engine_fp8_changed(engine);
+    dsc_engine_set_length(engine, dsc_engine_length(engine, engine->progress.step + 1));
+    engine->progress.batch_from_reader = true;
+    return DSC_OK;
+}
+
 static dsc_status forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
-    if (engine->progress.micro_step == 0) {
-        engine->times.step_start_ns = start;
-        dsc_engine_exchange_counts(engine, &engine->times.exchange_before);
-        dsc_engine_label_step(engine, engine->progress.step + 1);
-        dsc_engine_counts_begin(engine);
-        dsc_engine_experts_begin(engine);
-        dsc_zero_begin(engine->zero, engine->progress.update_count + 1);
-        dsc_engine_fp8_changed(engine);
-        dsc_engine_set_length(engine, dsc_engine_length(engine, engine->progress.step + 1));
-    }
+    if (engine->progress.micro_step == 0)
+        DSC_TRY(dsc_step_begin(engine, start, err));
     engine->progress.batch_from_reader = batch == NULL;
     dsc_engine_counts_begin_pass(engine);
     DSC_TRY(batch == NULL ? read_batches(engine, err) : take_batch(engine, batch, err));
@@ -293,6 +335,10 @@ static dsc_status forward_pass(dsc_engine *engine, const void *const *batch, dou
 dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
     DSC_TRY(usable(engine, err));
+    if (dsc_stages_are_used(&engine->stages))
+        return DSC_FAIL(err, DSC_ERR_STATE, "dsc.grid.pipeline",
+                        "a stage has a part of the model, and forward takes a "
+                        "pass of all of it; call train_batch");
     if (engine->plan.micro_batch_group > 1)
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.micro_batches_together",
                         "forward takes one micro-batch, and %d run together; call train_batch, or leave the key out",
@@ -338,8 +384,10 @@ void dsc_engine_request(dsc_engine *engine, uint32_t bits)
 static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests, dsc_error *err)
 {
     const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
-    const int64_t words = dsc_step_stat_count(&engine->config);
-    if (engine->progress.settled < micro_steps)
+    const int64_t words = dsc_step_stat_count(&engine->config), first = dsc_engine_first_loss_rank(engine);
+    if (engine->place.rank < first) /* the losses are the last stage's */
+        memset(engine->work.step_stats, 0, (size_t)micro_steps * sizeof *engine->work.step_stats);
+    else if (engine->progress.settled < micro_steps)
         DSC_TRY(settle_losses(engine, micro_steps - 1, err));
     const uint64_t asked = atomic_exchange_explicit(&engine->progress.requests, 0, memory_order_relaxed);
     double *own = engine->work.step_stats + micro_steps;
@@ -362,9 +410,9 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
                                 engine->work.step_stats, words, DSC_F64, NULL, err));
     double sum = 0;
     for (int64_t m = 0; m < micro_steps; m++)
-        for (int64_t r = 0; r < size; r++)
+        for (int64_t r = first; r < size; r++)
             sum += engine->work.step_stat_count[r * words + m];
-    *loss = dsc_engine_counted_mean(engine, sum / (double)(micro_steps * size), engine->counts.all,
+    *loss = dsc_engine_counted_mean(engine, sum / (double)(micro_steps * (size - first)), engine->counts.all,
                                     dsc_engine_step_targets(engine, engine->progress.step + 1));
     DSC_TRY(dsc_engine_experts_exchange(engine, err));
     *requests = 0;
@@ -465,6 +513,8 @@ static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, d
     DSC_TRY(dsc_engine_move_biases(engine, err));
     DSC_TRY(dsc_zero_update(engine->zero, update->scalars, update->class_count, engine->progress.update_count + 1,
                             err));
+    if (engine->stages.trains_tied)
+        DSC_TRY(dsc_stages_share_tied(engine, err));
     dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
     engine->progress.update_count++;
     engine->progress.skipped_in_row = 0;
@@ -513,6 +563,8 @@ dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_erro
 
 static dsc_status whole_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
 {
+    if (dsc_stages_are_used(&engine->stages))
+        return dsc_stages_train_batch(engine, result, err);
     for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m += engine->plan.micro_batch_group) {
         DSC_TRY(forward_pass(engine, NULL, NULL, err));
         DSC_TRY(dsc_engine_backward(engine, err));
@@ -548,5 +600,7 @@ dsc_status dsc_engine_check_idle(const dsc_engine *engine, const char *what, dsc
 dsc_status dsc_engine_forward_only(dsc_engine *engine, dsc_error *err)
 {
     dsc_engine_fp8_changed(engine);
+    if (dsc_stages_are_used(&engine->stages))
+        return dsc_stages_forward_only(engine, err);
     return run_forward(engine, false, err);
 }

@@ -291,6 +291,17 @@ typedef struct dsc_quantize_section {
     int64_t block;
 } dsc_quantize_section;
 
+/* "dsc.grid". */
+typedef enum dsc_partition { DSC_PARTITION_FLOPS, DSC_PARTITION_PARAMETERS, DSC_PARTITION_UNIFORM } dsc_partition;
+typedef enum dsc_stage_order { DSC_STAGES_1F1B, DSC_STAGES_GPIPE } dsc_stage_order;
+typedef struct dsc_grid_section {
+    int64_t pipeline; /* stages */
+    int64_t data;     /* 0: the rest of the ranks */
+    dsc_partition partition;
+    dsc_stage_order order;
+    int key; /* the row that gave the stages */
+} dsc_grid_section;
+
 /* "dsc.mlm". */
 typedef struct dsc_mlm_section {
     bool enabled; /* the section is there */
@@ -391,6 +402,7 @@ typedef struct dsc_ext_config {
     dsc_reproducible reproducible;
     dsc_recompute recompute;
     bool recompute_given;             /* else NONE becomes KEPT on GPUs with room for it */
+    dsc_grid_section grid;
     int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16; of moments also U8: codes (kernels/update.h) */
@@ -454,6 +466,7 @@ typedef struct dsc_config_unresolved {
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* DSC_AUTO_I64: absent */
     dsc_source_pos batch, offload_optimizer, offload_param, outputs_on_host, early_update, gradients_in_memory;
+    dsc_source_pos grid;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;
@@ -537,6 +550,11 @@ DSC_MUST_USE dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, cons
  * from what was given. Without a world size, values that depend on it stay DSC_AUTO_I64, and only a triad that works at
  * no world size is an error. */
 DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
+/* The ranks of one stage among `world_size`, which the stages divide (dsc_config_resolve); 0 for 0. */
+static inline int64_t dsc_config_data_ranks(const dsc_config *config, int64_t world_size)
+{
+    return world_size / config->own.grid.pipeline;
+}
 /* Resolved config: the largest divisor of gradient_accumulation_steps up to dsc.micro_batches_together. */
 int32_t dsc_config_micro_batch_group(const dsc_config *config);
 

@@ -508,5 +508,6 @@ dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
     DSC_TRY(dsc_config_fill_groups(s));
     DSC_TRY(dsc_config_warn_onebit(s));
     DSC_TRY(dsc_config_fill_curriculum(s));
+    DSC_TRY(dsc_config_fill_grid(s));
     return check_sparse_attention(s);
 }

@@ -102,10 +102,13 @@ dsc_status dsc_config_warn_onebit(dsc_config_parse_state *s); /* after the optim
 dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_groups(dsc_config_parse_state *s); /* after the optimizer */
 dsc_status dsc_config_fill_curriculum(dsc_config_parse_state *s);
+dsc_status dsc_config_fill_grid(dsc_config_parse_state *s); /* after all others, which it may exclude */
 
 /* ---- resolving ---- */
 /* The batch sizes that the "elasticity" section chooses; it is enabled. World size 0: not known. */
 dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, dsc_error *err);
+/* The stages divide the world, which is known or 0. */
+dsc_status dsc_config_resolve_grid(const dsc_config *config, int64_t world_size, dsc_error *err);
 dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type); /* type may be NULL */
 dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s);

@@ -245,14 +245,16 @@ static void note_micro_batch_group(dsc_config *config)
 dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err)
 {
     DSC_ASSERT(facts->world_size >= 0);
+    DSC_TRY(dsc_config_resolve_grid(config, facts->world_size, err));
+    const int64_t data_ranks = dsc_config_data_ranks(config, facts->world_size);
     config->warning_count = config->unresolved.warning_count;
     config->note_count = config->unresolved.note_count;
-    DSC_TRY(config->unresolved.elastic.enabled ? dsc_config_resolve_elastic(config, facts->world_size, err)
-                                               : resolve_batch(config, facts->world_size, err));
+    DSC_TRY(config->unresolved.elastic.enabled ? dsc_config_resolve_elastic(config, data_ranks, err)
+                                               : resolve_batch(config, data_ranks, err));
     config->eval_batch_size = eval_batch_size(config);
     note_batch(config);
     note_micro_batch_group(config);
-    config->lr_scale = config->own.lr_linear && facts->world_size > 0 ? (double)facts->world_size : 1;
+    config->lr_scale = config->own.lr_linear && data_ranks > 0 ? (double)data_ranks : 1;
     if (config->lr_scale != 1)
         dsc_config_note(config, "dsc.lr_scaling linear: every rate is times %g, the world size", config->lr_scale);
     resolve_buckets(config, facts->hidden_size);

@@ -17,8 +17,11 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
     const int32_t last = engine->model->module_count - 1;
     DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->work.eval_data, err));
     dsc_engine_fp8_changed(engine);
+    DSC_TRY(dsc_stages_enter(engine, err));
     for (int32_t m = 0; m <= last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
+        if (m == last && !dsc_stages_has_loss(&engine->stages))
+            continue;
         dsc_module_ctx ctx = {
             .struct_bytes = (uint32_t)sizeof ctx,
             .stream = engine->compute,
@@ -27,7 +30,7 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
             .param = engine->work.param,
             .grad = engine->work.grad,
             .batch_data = engine->work.batch[0],
-            .in = m > 0 ? engine->work.out[m - 1] : NULL,
+            .in = m > 0 ? engine->work.out[m - 1] : dsc_stages_input(engine, 0),
             .out = m < last ? engine->work.out[m] : NULL,
             .saved = engine->work.saved[m],
             .scratch = engine->work.scratch_buf.ptr,
@@ -42,7 +45,9 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
         };
         DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
     }
+    DSC_TRY(dsc_stages_leave(engine, err));
     DSC_TRY(dsc_engine_fetch_logits(engine, err));
+    DSC_TRY(dsc_stages_share_logits(engine, err));
     return dsc_zero_sync(engine->zero, err);
 }
 

@@ -15,14 +15,31 @@ dsc_stream *dsc_probe_compute_stream(const dsc_engine *engine) { return engine->
 bool dsc_probe_host_visible(const dsc_engine *engine) { return engine->host_visible; }
 const dsc_config *dsc_probe_config(const dsc_engine *engine) { return &engine->config; }
 const dsc_layout *dsc_probe_layout(const dsc_engine *engine) { return &engine->layout; }
+const dsc_layout *dsc_probe_whole_layout(const dsc_engine *engine) { return dsc_stages_whole_layout(engine); }
+int32_t dsc_probe_own_tensor(const dsc_engine *engine, int32_t tensor)
+{
+    return dsc_stages_are_used(&engine->stages) ? engine->stages.tensor[tensor] : tensor;
+}
+dsc_stage_op *dsc_probe_stage_ops(dsc_engine *engine, int64_t **count)
+{
+    *count = &engine->stages.op_count;
+    return engine->stages.op;
+}
+void dsc_probe_stage_modules(const dsc_engine *engine, int32_t *first, int32_t *end)
+{
+    *first = engine->stages.own.first;
+    *end = *first + engine->stages.own.count;
+}
 const dsc_plan *dsc_probe_plan(const dsc_engine *engine) { return &engine->plan; }
 dsc_zero *dsc_probe_zero(const dsc_engine *engine) { return engine->zero; }
 
 static const dsc_side_comm *sub_comm(const dsc_engine *engine, dsc_probe_comm which)
 {
     return &engine->comms.side[which == DSC_PROBE_COMM_NEIGHBOURS ? DSC_SUB_NEIGHBOURS
-                         : which == DSC_PROBE_COMM_SHARDS   ? DSC_SUB_SHARDS
-                                                            : DSC_SUB_REPLICAS];
+                               : which == DSC_PROBE_COMM_SHARDS   ? DSC_SUB_SHARDS
+                               : which == DSC_PROBE_COMM_PIPELINE ? DSC_SUB_PIPELINE
+                               : which == DSC_PROBE_COMM_TIED     ? DSC_SUB_TIED
+                                                                  : DSC_SUB_REPLICAS];
 }
 
 dsc_comm *dsc_probe_host_comm(const dsc_engine *engine, dsc_probe_comm which)

@@ -16,6 +16,7 @@
 #include "engine/data/data.h"
 #include "engine/plan.h"
 #include "engine/schedule/loss_scale.h"
+#include "engine/stages/schedule.h"
 #include "kernels/device.h"
 #include "offload/aio.h"
 #include "zero/zero.h"
@@ -28,6 +29,14 @@ dsc_stream *dsc_probe_compute_stream(const dsc_engine *engine);
 bool dsc_probe_host_visible(const dsc_engine *engine); /* the host reaches the device's memory */
 const dsc_config *dsc_probe_config(const dsc_engine *engine);
 const dsc_layout *dsc_probe_layout(const dsc_engine *engine);
+/* The layout of all stages; with one stage that of the engine. */
+const dsc_layout *dsc_probe_whole_layout(const dsc_engine *engine);
+/* The number in the engine's own layout of a tensor of the whole one; -1: another stage has it. */
+int32_t dsc_probe_own_tensor(const dsc_engine *engine, int32_t tensor);
+/* The work of this rank's stage in a step, which a test may change; NULL: there is one stage. */
+dsc_stage_op *dsc_probe_stage_ops(dsc_engine *engine, int64_t **count);
+/* Modules of the whole model that this rank's stage has: [*first, *end). */
+void dsc_probe_stage_modules(const dsc_engine *engine, int32_t *first, int32_t *end);
 const dsc_plan *dsc_probe_plan(const dsc_engine *engine);
 dsc_zero *dsc_probe_zero(const dsc_engine *engine);
 
@@ -37,6 +46,8 @@ typedef enum dsc_probe_comm {
     DSC_PROBE_COMM_ALL,        /* all ranks; on the device: the ranks that share a copy of the states */
     DSC_PROBE_COMM_NEIGHBOURS, /* ZeRO++'s second partition */
     DSC_PROBE_COMM_SHARDS,     /* MiCS: the ranks that share a copy of the states */
+    DSC_PROBE_COMM_PIPELINE,   /* the ranks of all stages with the same samples */
+    DSC_PROBE_COMM_TIED,       /* the same ranks, for tied parameters */
     DSC_PROBE_COMM_REPLICAS    /* MiCS: the ranks that own the same slices of all copies */
 } dsc_probe_comm;
 /* NULL: this run has none. */

@@ -75,9 +75,10 @@ static int64_t plane_elements(const dsc_layout_tensor *tensor, int s)
 static void collect_shared(world_job *job, dsc_engine *engine, int32_t t, int s)
 {
     float **whole = &job->whole[t * PLANES + s];
-    const size_t bytes = (size_t)plane_elements(&dsc_probe_layout(engine)->tensor[t], s) * sizeof **whole;
-    const float *mine = s == PLANE_TENSOR ? dsc_zero_tensor_state(dsc_probe_zero(engine), t)
-                                          : dsc_zero_adafactor_factors(dsc_probe_zero(engine), t, s == PLANE_COLS);
+    const int32_t own = dsc_probe_own_tensor(engine, t);
+    const size_t bytes = (size_t)plane_elements(&dsc_probe_layout(engine)->tensor[own], s) * sizeof **whole;
+    const float *mine = s == PLANE_TENSOR ? dsc_zero_tensor_state(dsc_probe_zero(engine), own)
+                                          : dsc_zero_adafactor_factors(dsc_probe_zero(engine), own, s == PLANE_COLS);
     if (*whole == NULL)
         *whole = memcpy(malloc(bytes), mine, bytes);
     DSC_ASSERT(memcmp(*whole, mine, bytes) == 0);
@@ -86,12 +87,16 @@ static void collect_shared(world_job *job, dsc_engine *engine, int32_t t, int s)
 static void collect(world_job *job, dsc_engine *engine)
 {
     const dsc_layout *layout = dsc_probe_layout(engine);
+    const int32_t tensors = dsc_probe_whole_layout(engine)->tensor_count;
     pthread_mutex_lock(&job->mutex);
-    job->whole_count = layout->tensor_count * PLANES;
+    job->whole_count = tensors * PLANES;
     if (job->whole == NULL)
         job->whole = calloc((size_t)job->whole_count, sizeof *job->whole);
-    for (int32_t t = 0; t < layout->tensor_count; t++) {
-        const dsc_layout_tensor *tensor = &layout->tensor[t];
+    for (int32_t t = 0; t < tensors; t++) {
+        const int32_t own = dsc_probe_own_tensor(engine, t);
+        if (own < 0) /* another stage's */
+            continue;
+        const dsc_layout_tensor *tensor = &layout->tensor[own];
         dsc_zero_slice slice;
         dsc_zero_slice_get(dsc_probe_zero(engine), tensor->group, &slice);
         static const dsc_plane planes[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
@@ -264,7 +269,7 @@ static void *run_rank(void *argument)
         dsc_engine_close(&engine); /* its peers learn of it */
     pthread_barrier_wait(&job->barrier);
     if (rank->rank == 0 && job->out->status == DSC_OK)
-        hash_whole(job, dsc_probe_layout(engine));
+        hash_whole(job, dsc_probe_whole_layout(engine));
     dsc_engine_close(&engine);
     return NULL;
 }

@@ -1,0 +1,147 @@
+/* pipeline.h - the grid of ranks, and pipeline parallelism: stages of modules on ranks of their own.
+ *
+ * world = pipeline x data; rank = stage * data + data rank. The ranks of a stage are the world of zero/, which sees
+ * their modules alone. Outputs and their gradients go from stage to stage, between ranks of the same data rank. Each
+ * stage reads the batches itself. Losses are the last stage's. A step's bits are those of one stage: the same calls of
+ * modules, gradient parts in the order of micro-batches, and a norm that is added exactly.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_PIPELINE_H
+#define DSC_ENGINE_PIPELINE_H
+
+#include <dsc/dsc.h>
+
+#include "comm/comm.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/stages/schedule.h"
+#include "engine/stages/stage_model.h"
+#include "kernels/exact.h"
+
+/* Channels of the communicator along the pipeline. A stage sends on one of a pair and receives on the other. */
+enum { DSC_STAGE_CHANNEL_OUT, DSC_STAGE_CHANNEL_BACK = 2, DSC_STAGE_CHANNELS = 4 };
+#define DSC_STAGE_SLOTS 2 /* buffers of gradients that are on their way */
+
+/* Header of each message, so that a wrong one is seen. */
+typedef struct dsc_stage_header {
+    int64_t step, micro_batch; /* numbers; of an evaluation its number among all of this engine */
+    int64_t work;              /* dsc_stage_work of the receiver */
+    int64_t stage;             /* of the sender */
+} dsc_stage_header;
+
+/* Messages on their way; buffers are in dsc_work. */
+typedef struct dsc_stage_transfers {
+    dsc_stream *out, *back, *tied;
+    dsc_event *mark;
+    dsc_event *back_free[DSC_STAGE_SLOTS], *tied_free[DSC_STAGE_SLOTS];
+    dsc_stage_header *sent_out; /* [lanes] */
+    dsc_stage_header sent_back[DSC_STAGE_SLOTS], sent_tied[DSC_STAGE_SLOTS];
+    dsc_fixed_sum *sums; /* [stages] */
+} dsc_stage_transfers;
+
+/* A tied parameter over stages, as this rank sees it. */
+typedef struct dsc_stage_tied {
+    dsc_stage_tie tie;
+    int64_t first, count; /* elements that the last stage's rank of this data rank keeps of its copy */
+} dsc_stage_tied;
+
+/* The part of struct dsc_engine. With one stage only `grid` and `data_rank` are used. */
+typedef struct dsc_engine_stages {
+    dsc_grid grid;            /* sizes of the axes */
+    int32_t stage, data_rank; /* this rank's */
+    const dsc_model *whole;   /* NULL: there is one stage */
+    int32_t *first_module;    /* [stages + 1] */
+    dsc_stage_model own;
+    dsc_stage_tied tied[DSC_STAGE_TIES_MAX];
+    int32_t tied_count;
+    int32_t tied_owner;      /* stage that owns them; -1: none */
+    bool trains_tied;        /* gradients and new weights of them travel in each step */
+    int64_t in_bytes;        /* outputs of the stage before, of a micro-batch; 0: the first stage */
+    int64_t out_bytes;       /* outputs of this stage, of a micro-batch; 0: the last one */
+    int64_t tied_bytes;      /* gradients of trainable tied parameters, of a micro-batch, in the last stage */
+    double flops;            /* FLOPs of a micro-batch in all stages */
+    dsc_layout layout;       /* layout of the whole model, over the ranks of a stage */
+    int32_t *group, *tensor; /* [of it] numbers in this rank's layout; -1 */
+    dsc_ckpt_stages owners;
+    dsc_stage_shape shape;
+    dsc_stage_op *op; /* [op_count] of an optimizer step */
+    int64_t op_count;
+    dsc_stage_transfers transfers;
+    bool turned;         /* the last pass was a forward: its backward may follow */
+    int64_t evaluations; /* passes without gradients so far */
+} dsc_engine_stages;
+
+struct dsc_engine;
+
+static inline bool dsc_stages_are_used(const dsc_engine_stages *stages) { return stages->whole != NULL; }
+static inline bool dsc_stages_is_last(const dsc_engine_stages *stages)
+{
+    return stages->stage == stages->grid.pipeline - 1;
+}
+/* This rank's stage ends with the loss module. */
+static inline bool dsc_stages_has_loss(const dsc_engine_stages *stages)
+{
+    return !dsc_stages_are_used(stages) || stages->own.ends;
+}
+/* The rank of the job that has a stage's modules and this rank's samples. */
+static inline int32_t dsc_stages_rank_of(const dsc_engine_stages *stages, int32_t stage)
+{
+    return stage * stages->grid.data + stages->data_rank;
+}
+
+/* ---- open (pipeline_open.c) ---- */
+
+/* The grid, and this rank's place in it; the stages must divide the ranks. */
+dsc_status dsc_stages_place(dsc_engine *engine, dsc_error *err);
+/* After the config is resolved: cuts the model, and engine->model becomes the stage's. With one stage nothing. */
+dsc_status dsc_stages_open(dsc_engine *engine, dsc_error *err);
+/* After engine->layout is open: that of the whole model, and places of this stage's tensors in it. */
+dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err);
+/* After the memory is open: streams and events. Collective: all ranks have the same schedule. */
+dsc_status dsc_stages_open_transfers(dsc_engine *engine, dsc_error *err);
+void dsc_stages_close_transfers(dsc_engine *engine); /* before the communicators */
+void dsc_stages_close(dsc_engine *engine);
+/* The model whose parameters zero keeps. */
+const dsc_model *dsc_stages_states_model(const dsc_engine *engine);
+/* The layout of all parameters of the run. */
+const dsc_layout *dsc_stages_whole_layout(const dsc_engine *engine);
+/* The tensor of this rank's layout is a copy of a tied parameter, whose values come from another stage. */
+bool dsc_stages_is_copy(const dsc_engine *engine, int32_t tensor);
+/* Bytes that this rank sends along the pipeline in a step. */
+int64_t dsc_stages_sent_bytes(const dsc_engine *engine);
+
+/* ---- step (pipeline_run.c) ---- */
+
+dsc_status dsc_stages_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err);
+/* A pass over work.batch[0]; work.losses are the last stage's. */
+dsc_status dsc_stages_forward_only(dsc_engine *engine, dsc_error *err);
+/* Around the modules of a pass without gradients over lane 0: the input comes, the output goes. */
+dsc_status dsc_stages_enter(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_stages_leave(dsc_engine *engine, dsc_error *err);
+/* work.host_logits <- the last stage's. */
+dsc_status dsc_stages_share_logits(dsc_engine *engine, dsc_error *err);
+
+/* ---- transfers (pipeline_transfer.c) ---- */
+
+/* Where a module finds the output of the stage before, and where it writes its gradient; NULL: the first stage. */
+const void *dsc_stages_input(const dsc_engine *engine, int32_t lane);
+dsc_status dsc_stages_input_gradient(dsc_engine *engine, int64_t micro_batch, void **out, dsc_error *err);
+/* The last stage's loss module: grad[p] of tied parameters <- memory that is sent to their owner. */
+dsc_status dsc_stages_tied_gradients(dsc_engine *engine, int64_t micro_batch, float **grad, dsc_error *err);
+dsc_status dsc_stages_recv(dsc_engine *engine, dsc_stage_work work, int64_t micro_batch, void *to, int64_t bytes,
+                           dsc_error *err);
+/* `lane`: of an output. */
+dsc_status dsc_stages_send_output(dsc_engine *engine, dsc_stage_work work, int64_t micro_batch, int32_t lane,
+                                  dsc_error *err);
+dsc_status dsc_stages_send_gradient(dsc_engine *engine, int64_t micro_batch, dsc_error *err);
+dsc_status dsc_stages_send_tied(dsc_engine *engine, int64_t micro_batch, dsc_error *err);
+dsc_status dsc_stages_recv_tied(dsc_engine *engine, int64_t micro_batch, float *const *grad, dsc_error *err);
+/* Waits until all messages of this rank have been received. */
+dsc_status dsc_stages_settle(dsc_engine *engine, dsc_error *err);
+/* Copies of tied parameters become those of the owners. Collective; zero is idle. */
+dsc_status dsc_stages_share_tied(dsc_engine *engine, dsc_error *err);
+/* *sum <- that of all stages. Collective. */
+dsc_status dsc_stages_add_sums(dsc_engine *engine, dsc_fixed_sum *sum, dsc_error *err);
+/* The message of a failure names ranks of the job, with their places in the grid. */
+void dsc_stages_explain(const dsc_engine *engine, dsc_error *err);
+
+#endif

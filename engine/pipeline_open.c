@@ -1,0 +1,351 @@
+/* pipeline_open.c - the grid, the cut of the model into stages, and the layout of all stages.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/hash.h"
+#include "engine/buffers.h"
+#include "engine/internal.h"
+#include "engine/pipeline.h"
+
+/* ---- the grid ---- */
+
+dsc_status dsc_stages_place(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    const int32_t size = engine->place.size, count = (int32_t)engine->config.own.grid.pipeline;
+    stages->grid = (dsc_grid) { .pipeline = 1, .data = size, .sequence = 1, .tensor = 1 };
+    stages->data_rank = engine->place.rank;
+    stages->tied_owner = -1;
+    if (count == 1)
+        return DSC_OK;
+    const dsc_config_facts facts = { .world_size = size };
+    DSC_TRY(dsc_config_resolve(&engine->config, &facts, err)); /* refuses sizes that do not divide */
+    stages->grid.pipeline = count;
+    stages->grid.data = size / count;
+    stages->stage = engine->place.rank / stages->grid.data;
+    stages->data_rank = engine->place.rank % stages->grid.data;
+    return DSC_OK;
+}
+
+static dsc_status refuse(const dsc_engine *engine, const char *what, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.grid.pipeline",
+                    "%d stages do not work with %s in this version; leave one of them out",
+                    (int)engine->stages.grid.pipeline, what);
+}
+
+static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
+{
+    const dsc_model *model = engine->model;
+    const int32_t stages = engine->stages.grid.pipeline;
+    if (!engine->host_visible)
+        return refuse(engine, "GPUs (dsc.device \"cpu\" works)", err);
+    if (engine->clock != NULL || engine->times_of_launches != NULL)
+        return refuse(engine, "virtual ranks", err);
+    if (model->experts.routers > 0)
+        return refuse(engine, "a mixture of experts", err);
+    if (dsc_model_prefers(model))
+        return refuse(engine, "pairs of preferences", err);
+    if (dsc_label_kind_pairs(model->labels.kind))
+        return refuse(engine, "vectors of texts", err);
+    for (int32_t m = 0; m < model->module_count; m++)
+        if (model->modules[m].buffer_count > 0)
+            return refuse(engine, "buffers of modules (batch norm)", err);
+    if (model->module_count >= stages)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.grid.pipeline",
+                    "%d stages for the %d modules of %s; a stage has one module at least: use at most %d stages",
+                    (int)stages, (int)model->module_count, model->name, (int)model->module_count);
+}
+
+/* ---- the cut ---- */
+
+/* A module's plan without its products, for the sizes that follow from the model alone. */
+static dsc_status plan_module(const dsc_engine *engine, int32_t m, dsc_module_plan *out, dsc_error *err)
+{
+    const dsc_module *module = &engine->stages.whole->modules[m];
+    const dsc_plan_sink sink = { .chunk_bytes = engine->config.own.head_chunk_bytes };
+    return module->plan(module, engine->config.train_micro_batch_size_per_gpu, dsc_engine_dtype(engine), &sink, out,
+                        err);
+}
+
+static double parameters_of(const dsc_module *module)
+{
+    double sum = 0;
+    for (int32_t p = 0; p < module->param_count; p++) {
+        double count = module->params[p].shared_module < 0;
+        for (int32_t d = 0; d < module->params[p].dim_count; d++)
+            count *= (double)module->params[p].dim[d];
+        sum += count;
+    }
+    return sum;
+}
+
+/* weight[module_count] of the modules; the sum of FLOPs is kept for reports. */
+static dsc_status weigh(dsc_engine *engine, double *weight, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    stages->flops = 0;
+    for (int32_t m = 0; m < stages->whole->module_count; m++) {
+        const dsc_module *module = &stages->whole->modules[m];
+        dsc_module_plan plan;
+        DSC_TRY(plan_module(engine, m, &plan, err));
+        const double flops =
+            plan.forward_flops + plan.backward_flops + dsc_plan_recompute_flops(&engine->config, module, &plan);
+        stages->flops += flops;
+        weight[m] = engine->config.own.grid.partition == DSC_PARTITION_PARAMETERS ? parameters_of(module) : flops;
+    }
+    return DSC_OK;
+}
+
+static dsc_status cut(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    const int32_t modules = stages->whole->module_count;
+    double *weight = NULL;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, modules, sizeof *weight, &weight, err));
+    const dsc_status status = weigh(engine, weight, err);
+    if (status == DSC_OK)
+        dsc_stage_cut(weight, modules, stages->grid.pipeline,
+                      engine->config.own.grid.partition == DSC_PARTITION_UNIFORM, stages->first_module);
+    dsc_alloc_free(engine->alloc, weight);
+    return status;
+}
+
+static dsc_status find_boundaries(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    const int32_t first = stages->first_module[stages->stage], end = stages->first_module[stages->stage + 1];
+    const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
+    dsc_module_plan plan;
+    if (first > 0) {
+        DSC_TRY(plan_module(engine, first - 1, &plan, err));
+        stages->in_bytes = plan.out_elements * each;
+    }
+    if (end < stages->whole->module_count) {
+        DSC_TRY(plan_module(engine, end - 1, &plan, err));
+        stages->out_bytes = plan.out_elements * each;
+    }
+    return DSC_OK;
+}
+
+static dsc_status find_ties(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    dsc_stage_tie ties[DSC_STAGE_TIES_MAX];
+    DSC_TRY(dsc_stage_find_ties(stages->whole, stages->first_module, stages->grid.pipeline, ties, &stages->tied_count,
+                                err));
+    for (int32_t i = 0; i < stages->tied_count; i++) {
+        stages->tied[i].tie = ties[i];
+        stages->tied_owner = dsc_stage_of_module(stages->first_module, stages->grid.pipeline, ties[i].owner_module);
+        stages->trains_tied = stages->trains_tied || ties[i].trainable;
+        if (ties[i].trainable && dsc_stages_is_last(stages))
+            stages->tied_bytes += dsc_align_up(ties[i].elements * 4, 256);
+    }
+    stages->shape = (dsc_stage_shape) { .stages = stages->grid.pipeline,
+                                        .stage = stages->stage,
+                                        .micro_batches = engine->config.gradient_accumulation_steps,
+                                        .order = engine->config.own.grid.order,
+                                        .tied_owner = stages->trains_tied ? stages->tied_owner : -1 };
+    return dsc_stage_model_open(engine->alloc, stages->whole, stages->first_module[stages->stage],
+                                stages->first_module[stages->stage + 1], ties, stages->tied_count, &stages->own, err);
+}
+
+/* ---- all ranks have the same schedule ---- */
+
+typedef struct schedule_sum {
+    uint64_t hash;
+    int64_t stages, data_ranks, micro_batches;
+} schedule_sum;
+
+static dsc_status sum_schedule(const dsc_engine *engine, schedule_sum *out, dsc_error *err)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    const int64_t numbers[] = { engine->config.train_micro_batch_size_per_gpu, stages->whole->module_count,
+                                engine->config.zero.stage, stages->tied_count, stages->tied_owner };
+    uint64_t hash = dsc_xxh3_128(numbers, sizeof numbers, 0).low;
+    hash = dsc_xxh3_128(stages->first_module, (size_t)(stages->grid.pipeline + 1) * sizeof *stages->first_module, hash)
+               .low;
+    for (int32_t s = 0; s < stages->grid.pipeline; s++) {
+        dsc_stage_shape shape = stages->shape;
+        dsc_stage_op *op = NULL;
+        shape.stage = s;
+        const int64_t count = dsc_stage_list(&shape, NULL);
+        DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *op, &op, err));
+        dsc_stage_list(&shape, op);
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t words[] = { op[i].work, op[i].micro_batch };
+            hash = dsc_xxh3_128(words, sizeof words, hash).low;
+        }
+        dsc_alloc_free(engine->alloc, op);
+    }
+    *out =
+        (schedule_sum) { hash, stages->grid.pipeline, stages->grid.data, engine->config.gradient_accumulation_steps };
+    return DSC_OK;
+}
+
+static dsc_status compare(const schedule_sum *all, int32_t size, dsc_error *err)
+{
+    for (int32_t r = 1; r < size; r++)
+        if (memcmp(&all[r], &all[0], sizeof *all) != 0)
+            return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.grid",
+                            "rank %d has another schedule than rank 0: %lld stages x %lld data ranks with %lld "
+                            "micro-batches (hash %016llx), rank 0 has %lld x %lld with %lld (hash %016llx); give all "
+                            "ranks the same config and model",
+                            (int)r, (long long)all[r].stages, (long long)all[r].data_ranks,
+                            (long long)all[r].micro_batches, (unsigned long long)all[r].hash, (long long)all[0].stages,
+                            (long long)all[0].data_ranks, (long long)all[0].micro_batches,
+                            (unsigned long long)all[0].hash);
+    return DSC_OK;
+}
+
+static dsc_status agree_schedule(dsc_engine *engine, dsc_error *err)
+{
+    schedule_sum own, *all = NULL;
+    DSC_TRY(sum_schedule(engine, &own, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->place.size, sizeof *all, &all, err));
+    dsc_status status =
+        dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, &own, (int64_t)sizeof own, DSC_U8, NULL, err);
+    if (status == DSC_OK)
+        status = compare(all, engine->place.size, err);
+    dsc_alloc_free(engine->alloc, all);
+    return status;
+}
+
+/* ---- open ---- */
+
+dsc_status dsc_stages_open(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    if (stages->grid.pipeline == 1)
+        return DSC_OK;
+    DSC_TRY(check_model(engine, err));
+    stages->whole = engine->model;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, stages->grid.pipeline + 1, sizeof *stages->first_module,
+                             &stages->first_module, err));
+    DSC_TRY(cut(engine, err));
+    DSC_TRY(find_boundaries(engine, err));
+    DSC_TRY(find_ties(engine, err));
+    engine->model = engine->models.now = &stages->own.run;
+    return engine->plan_only ? DSC_OK : agree_schedule(engine, err);
+}
+
+const dsc_model *dsc_stages_states_model(const dsc_engine *engine)
+{
+    return dsc_stages_are_used(&engine->stages) ? &engine->stages.own.states : engine->model;
+}
+
+const dsc_layout *dsc_stages_whole_layout(const dsc_engine *engine)
+{
+    return dsc_stages_are_used(&engine->stages) ? &engine->stages.layout : &engine->layout;
+}
+
+/* ---- the layout of the whole model ---- */
+
+static dsc_status open_layout(const dsc_engine *engine, const dsc_model *model, dsc_layout *out, dsc_error *err)
+{
+    return dsc_layout_open(engine->alloc, model, engine->config.optimizer.recipe, DSC_NF4_NONE, false,
+                           engine->config.own.moments, engine->stages.grid.data, out, err);
+}
+
+/* The tensor of the whole layout that a stage's tensor is; -1: the tensor is a copy of a tied one. */
+static int32_t whole_tensor(const dsc_layout *whole, const dsc_layout *of_stage, int32_t first_module, int32_t t)
+{
+    const dsc_layout_tensor *tensor = &of_stage->tensor[t];
+    const dsc_layout_param *param =
+        &whole->param[whole->module_first_param[first_module + tensor->module] + tensor->param];
+    return param->shared ? -1 : param->tensor;
+}
+
+/* Places in the whole layout become those of the stage: a copy of a tied tensor may lie before a tensor, and slices of
+ * its group are longer. */
+static void take_places(dsc_layout *whole, const dsc_layout *of_stage, int32_t first_module)
+{
+    for (int32_t t = 0; t < of_stage->tensor_count; t++) {
+        const int32_t w = whole_tensor(whole, of_stage, first_module, t);
+        if (w < 0)
+            continue;
+        const dsc_layout_group *group = &of_stage->group[of_stage->tensor[t].group];
+        whole->tensor[w].offset = of_stage->tensor[t].offset;
+        whole->group[whole->tensor[w].group].slice = group->slice;
+        whole->group[whole->tensor[w].group].padded = group->padded;
+    }
+}
+
+/* Numbers from which first values and random roundings are drawn are those of the whole model. */
+static void take_numbers(dsc_engine *engine)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    dsc_layout *own = &engine->layout;
+    for (int32_t t = 0; t < own->tensor_count; t++) {
+        const int32_t w = whole_tensor(&stages->layout, own, stages->own.first, t);
+        if (w < 0)
+            continue;
+        const dsc_layout_tensor *from = &stages->layout.tensor[w];
+        DSC_ASSERT(from->count == own->tensor[t].count);
+        own->tensor[t].number = from->number;
+        own->tensor[t].drawn = from->drawn;
+        own->group[own->tensor[t].group].position = stages->layout.group[from->group].position;
+        stages->tensor[w] = t;
+        stages->group[from->group] = own->tensor[t].group;
+    }
+}
+
+/* The last stage's places on the other stages. */
+static dsc_status take_last_places(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    const int32_t last = stages->grid.pipeline - 1;
+    dsc_stage_model model = { .alloc = NULL };
+    dsc_layout layout = { 0 };
+    DSC_TRY(dsc_stage_model_open(engine->alloc, stages->whole, stages->first_module[last],
+                                 stages->first_module[last + 1], NULL, 0, &model, err));
+    const dsc_status status = open_layout(engine, &model.states, &layout, err);
+    if (status == DSC_OK)
+        take_places(&stages->layout, &layout, stages->first_module[last]);
+    dsc_layout_close(&layout);
+    dsc_stage_model_close(&model);
+    return status;
+}
+
+dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    if (!dsc_stages_are_used(stages))
+        return DSC_OK;
+    DSC_TRY(open_layout(engine, stages->whole, &stages->layout, err));
+    const int32_t groups = stages->layout.group_count, tensors = stages->layout.tensor_count;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, groups, sizeof(int32_t), &stages->group, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, tensors, sizeof(int32_t), &stages->tensor, err));
+    for (int32_t g = 0; g < groups; g++)
+        stages->group[g] = -1;
+    for (int32_t t = 0; t < tensors; t++)
+        stages->tensor[t] = -1;
+    take_numbers(engine);
+    take_places(&stages->layout, &engine->layout, stages->own.first);
+    if (stages->tied_count > 0 && !dsc_stages_is_last(stages))
+        DSC_TRY(take_last_places(engine, err));
+    stages->owners = (dsc_ckpt_stages) { .count = stages->grid.pipeline,
+                                         .data_ranks = stages->grid.data,
+                                         .first_module = stages->first_module,
+                                         .group = stages->group,
+                                         .tensor = stages->tensor };
+    return DSC_OK;
+}
+
+bool dsc_stages_is_copy(const dsc_engine *engine, int32_t tensor)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    return dsc_stages_are_used(stages) && whole_tensor(&stages->layout, &engine->layout, stages->own.first, tensor) < 0;
+}
+
+void dsc_stages_close(dsc_engine *engine)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    dsc_layout_close(&stages->layout);
+    dsc_stage_model_close(&stages->own);
+    dsc_alloc_free(engine->alloc, stages->op);
+    dsc_alloc_free(engine->alloc, stages->group);
+    dsc_alloc_free(engine->alloc, stages->tensor);
+    dsc_alloc_free(engine->alloc, stages->first_module);
+}

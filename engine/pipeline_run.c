@@ -1,0 +1,158 @@
+/* pipeline_run.c - the static list of a stage, one step long, and passes without gradients.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "engine/counted_targets.h"
+#include "engine/internal.h"
+#include "engine/model.h"
+#include "engine/pipeline.h"
+#include "engine/step.h"
+
+/* The lane of a micro-batch: its buffers between forward and backward. micro_step plus lane is the micro-batch. */
+static int32_t enter(dsc_engine *engine, int64_t micro_batch)
+{
+    const int32_t lane = (int32_t)(micro_batch % engine->plan.lanes);
+    engine->progress.micro_step = micro_batch - lane;
+    return lane;
+}
+
+/* Steps 0 .. count - 1 of zero's order, without their modules. */
+static dsc_status walk(dsc_engine *engine, int32_t count, dsc_error *err)
+{
+    for (int32_t m = 0; m < count; m++)
+        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
+    return DSC_OK;
+}
+
+/* All modules but a loss module. */
+static dsc_status run_modules(dsc_engine *engine, int32_t lane, bool save, dsc_error *err)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    for (int32_t m = 0; m < stages->own.count - stages->own.ends; m++) {
+        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
+        DSC_TRY(dsc_step_module_forward(engine, m, lane, save, err));
+    }
+    const int32_t last = engine->model->module_count - 1;
+    return dsc_zero_acquire(engine->zero, last, last, engine->work.param, err);
+}
+
+static dsc_status forward(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
+{
+    const int32_t lane = enter(engine, micro_batch);
+    const int64_t start = dsc_clock_ns();
+    DSC_TRY(dsc_step_read_batch(engine, lane, err));
+    DSC_TRY(run_modules(engine, lane, true, err));
+    if (engine->stages.own.ends)
+        DSC_TRY(dsc_step_loss(engine, engine->model->module_count - 1, lane, true, err));
+    engine->stages.turned = true;
+    engine->times.forward_ns += dsc_clock_ns() - start;
+    return DSC_OK;
+}
+
+/* The boundary's step, in which a loss module would make its gradients: those of tied parameters come from the last
+ * stage. A pass that begins with its backward first passes the steps of its forward, as zero's order has it; below
+ * stage 3 nothing is gathered there. */
+static dsc_status pass_boundary(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
+{
+    const int32_t last = engine->model->module_count - 1;
+    enter(engine, micro_batch);
+    if (!engine->stages.turned && engine->config.zero.stage == 3)
+        DSC_TRY(walk(engine, engine->model->module_count, err));
+    engine->stages.turned = false;
+    if (engine->stages.own.ends)
+        return DSC_OK; /* the loss module has made its gradients */
+    DSC_TRY(dsc_zero_grad_part(engine->zero, last, micro_batch, engine->work.grad, err));
+    if (engine->stages.stage == engine->stages.shape.tied_owner)
+        DSC_TRY(dsc_stages_recv_tied(engine, micro_batch, engine->work.grad, err));
+    return dsc_zero_reduce(engine->zero, last, micro_batch, err);
+}
+
+static dsc_status backward(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
+{
+    const int32_t lane = enter(engine, micro_batch), modules = engine->model->module_count;
+    const int64_t start = dsc_clock_ns();
+    for (int32_t m = modules - 2; m >= 0; m--) {
+        DSC_TRY(dsc_zero_acquire(engine->zero, 2 * modules - 2 - m, m, engine->work.param, err));
+        DSC_TRY(dsc_step_module_backward(engine, m, lane, err));
+    }
+    engine->times.backward_ns += dsc_clock_ns() - start;
+    return DSC_OK;
+}
+
+static dsc_status run_op(dsc_engine *engine, const dsc_stage_op *op, dsc_error *err)
+{
+    const int32_t lane = enter(engine, op->micro_batch), boundary = engine->model->module_count - 1;
+    switch (op->work) {
+    case DSC_STAGE_RECV_INPUT:
+        return dsc_stages_recv(engine, op->work, op->micro_batch, (void *)(uintptr_t)dsc_stages_input(engine, lane),
+                               engine->stages.in_bytes, err);
+    case DSC_STAGE_FORWARD:
+        return forward(engine, op->micro_batch, err);
+    case DSC_STAGE_SEND_OUTPUT:
+        return dsc_stages_send_output(engine, DSC_STAGE_RECV_INPUT, op->micro_batch, lane, err);
+    case DSC_STAGE_SEND_TIED:
+        return dsc_stages_send_tied(engine, op->micro_batch, err);
+    case DSC_STAGE_RECV_GRADIENT:
+        return dsc_stages_recv(engine, op->work, op->micro_batch, dsc_step_output_gradient(engine, boundary - 1, lane),
+                               engine->stages.out_bytes, err);
+    case DSC_STAGE_RECV_TIED:
+        return pass_boundary(engine, op->micro_batch, err);
+    case DSC_STAGE_BACKWARD:
+        if (engine->stages.stage != engine->stages.shape.tied_owner)
+            DSC_TRY(pass_boundary(engine, op->micro_batch, err));
+        return backward(engine, op->micro_batch, err);
+    case DSC_STAGE_SEND_GRADIENT:
+        return dsc_stages_send_gradient(engine, op->micro_batch, err);
+    case DSC_STAGE_EVALUATE:
+        break;
+    }
+    DSC_ASSERT(false);
+    return DSC_ERR_INTERNAL;
+}
+
+static dsc_status run_list(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    DSC_TRY(dsc_step_begin(engine, dsc_clock_ns(), err));
+    for (int64_t i = 0; i < stages->op_count; i++)
+        DSC_TRY(run_op(engine, &stages->op[i], err));
+    DSC_TRY(dsc_stages_settle(engine, err));
+    DSC_TRY(dsc_engine_counts_exchange(engine, err));
+    engine->progress.micro_step = engine->config.gradient_accumulation_steps - 1; /* the boundary of the step */
+    engine->progress.phase = DSC_PHASE_BACKWARD_DONE;
+    return DSC_OK;
+}
+
+dsc_status dsc_stages_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
+{
+    DSC_TRY(dsc_engine_need_values(engine, err));
+    DSC_TRY(dsc_engine_fail(engine, run_list(engine, err), err));
+    return dsc_engine_step(engine, result, err);
+}
+
+dsc_status dsc_stages_enter(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    stages->evaluations++;
+    if (stages->stage == 0)
+        return DSC_OK;
+    return dsc_stages_recv(engine, DSC_STAGE_EVALUATE, stages->evaluations,
+                           (void *)(uintptr_t)dsc_stages_input(engine, 0), stages->in_bytes, err);
+}
+
+dsc_status dsc_stages_leave(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    if (dsc_stages_has_loss(stages))
+        return DSC_OK;
+    DSC_TRY(dsc_stages_send_output(engine, DSC_STAGE_EVALUATE, stages->evaluations, 0, err));
+    return dsc_stages_settle(engine, err);
+}
+
+dsc_status dsc_stages_forward_only(dsc_engine *engine, dsc_error *err)
+{
+    DSC_TRY(dsc_stages_enter(engine, err));
+    DSC_TRY(run_modules(engine, 0, false, err));
+    if (engine->stages.own.ends)
+        DSC_TRY(dsc_step_loss(engine, engine->model->module_count - 1, 0, false, err));
+    return dsc_stages_leave(engine, err);
+}
