@@ -11,6 +11,7 @@
 #include "engine/planned.h"
 #include "tools/dsc/gpu_cards.h"
 #include "tools/dsc/plan_card.h"
+#include "tools/dsc/plan_grid.h"
 #include "tools/dsc/plan_speed.h"
 #include "tools/dsc/tool.h"
 #include "tools/strategies.h"
@@ -30,6 +31,7 @@ typedef struct plan_table {
     dsc_plan_row row[ROWS_MAX];
     int32_t row_count;
     int64_t states_bytes, work_bytes, nvme_bytes; /* bytes in memory, and in files */
+    int64_t data_ranks;                           /* of a stage */
     int64_t ranks, needed_bytes, free_bytes; /* host memory of all ranks together; INT64_MAX: unknown */
     bool on_gpus;
     int64_t gpu_bytes, gpu_free_bytes; /* memory of each rank's GPU */
@@ -189,6 +191,7 @@ static dsc_status read_table(dsc_engine *engine, const dsc_engine_planned *plann
         *(is_nvme(&row) ? &out->nvme_bytes : is_state(&row) ? &out->states_bytes : &out->work_bytes) +=
             row.planned_bytes;
     }
+    out->data_ranks = planned->grid.data;
     out->traffic = planned->traffic;
     out->kept = planned->kept;
     out->prefetch_held = planned->prefetch_held;
@@ -297,7 +300,8 @@ static void print_text(const plan_table *t)
            again ? t->info.recompute : "");
     printf("batch %lld = micro-batch %lld x accumulation %lld x %lld rank%s; %lld tokens a sample\n",
            (long long)t->info.train_batch_size, (long long)t->info.micro_batch_size,
-           (long long)t->info.accumulation_steps, (long long)t->ranks, s, (long long)t->info.seq_length);
+           (long long)t->info.accumulation_steps, (long long)t->data_ranks, t->data_ranks == 1 ? "" : "s",
+           (long long)t->info.seq_length);
     printf("numerics: %s\n", t->info.numerics);
     printf("each rank:             tier               bytes          MiB\n");
     print_part(t, true, "model states");
@@ -447,6 +451,9 @@ static dsc_status print_plan(const plan_args *args, dsc_engine *engine, dsc_erro
         plan_speed_predict(&planned, &table.speed, &table.time);
     }
     (args->json ? print_json : print_text)(&table);
+    planner grid;
+    DSC_TRY(fill_planner(args, NULL, &grid, err));
+    DSC_TRY(plan_grid_print(&grid.options, &planned, args->json, err));
     if (args->compare)
         DSC_TRY(compare(args, table.timed ? &table.speed : NULL, err));
     if (args->json)
