@@ -163,16 +163,26 @@ typedef struct dsc_update_scalars {
 typedef struct dsc_update_args {
     float *master;                      /* [count] read and written */
     void *state[DSC_UPDATE_STATES_MAX]; /* [count] read and written, of state_dtype; those of the recipe */
-    const float *grad;                  /* [count] the sum of gradient parts */
+    union {                             /* [count] the sum of gradient parts, of grad_dtype */
+        const float *grad;
+        const uint16_t *grad_bf16;
+    };
+    const float *master_from;           /* NULL, or [count] read instead of `master`, which is written alone */
     uint16_t *param_half;               /* [count] written, or NULL */
     float *direction;                   /* [count] recipes with needs: the only output; or NULL */
     const float *along;                 /* [count] MUON, if `direction` is NULL */
     const float *row, *col;             /* ADAFACTOR and ADAFACTOR_M: those of the whole matrix, >= 0 */
     int64_t at, cols;                   /* ADAFACTOR and ADAFACTOR_M: element 0 is this one of it, row by row */
-    dsc_dtype half_dtype;               /* BF16 or F16 */
     int64_t count;
+    dsc_dtype half_dtype;               /* BF16 or F16 */
     dsc_dtype state_dtype;              /* F32, BF16, or of ADAMW U8 */
-    float *absmax[DSC_UPDATE_STATES_U8]; /* U8 states: [ceil(count / DSC_Q8_BLOCK)] read and written */
+    dsc_dtype grad_dtype;               /* F32; on CPUs BF16 too, whose elements are widened */
+    union {
+        float *absmax[DSC_UPDATE_STATES_U8]; /* U8 states: [ceil(count / DSC_Q8_BLOCK)] read and written */
+        /* With master_from: [count] read instead of `state`, of recipes without needs and with at most two states,
+         * which are F32 or BF16. Only CPUs do it. No array read may overlap one that is written. */
+        const void *state_from[DSC_UPDATE_STATES_U8];
+    };
     uint64_t seed, stream;              /* BF16 states: counter-based random bits */
     int64_t first;                      /* >= 0: position of element 0 */
     dsc_update_scalars scalars;

@@ -60,6 +60,11 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16 &&
         (a->state_dtype != DSC_U8 || recipe != DSC_RECIPE_ADAMW))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", (int)a->state_dtype);
+    if (a->grad_dtype != DSC_F32 && a->grad_dtype != DSC_BF16)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no sums of dtype %d", (int)a->grad_dtype);
+    if (a->master_from != NULL && (dsc_recipes[recipe].needs != DSC_NEEDS_NOTHING || a->state_dtype == DSC_U8 ||
+                                   dsc_recipes[recipe].state_count > DSC_UPDATE_STATES_U8))
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "its states are updated in place only");
     DSC_ASSERT(a->first >= 0);
     DSC_ASSERT(a->state_dtype != DSC_U8 || (a->absmax[0] != NULL && a->absmax[1] != NULL) || a->count == 0);
     DSC_ASSERT((dsc_recipes[recipe].needs & DSC_NEEDS_ROW_COL_STATS) == 0 || (a->cols >= 1 && a->at >= 0));

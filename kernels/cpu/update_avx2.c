@@ -14,6 +14,11 @@ V16_INLINE __m256 step_towards_8(__m256 step, __m256 c)
 V16_BINARY(v16_step_towards, step_towards_8)
 
 #define V16_STREAM_BYTES sizeof(__m256)
+V16_INLINE void v16_stream(float *to, v16 x)
+{
+    _mm256_stream_ps(to, x.low);
+    _mm256_stream_ps(to + 8, x.high);
+}
 V16_INLINE void v16_stream_pair(uint16_t *to, v16 a, v16 b, dsc_dtype dtype)
 {
     const v16 x[2] = { a, b };

@@ -12,6 +12,7 @@ V16_INLINE v16 v16_step_towards(v16 step, v16 c)
 }
 
 #define V16_STREAM_BYTES sizeof(__m512)
+V16_INLINE void v16_stream(float *to, v16 x) { _mm512_stream_ps(to, x); }
 V16_INLINE void v16_stream_pair(uint16_t *to, v16 a, v16 b, dsc_dtype dtype)
 {
     const __m512i first = _mm512_castsi256_si512(dsc_half_from_f32_avx512(a, dtype));

@@ -45,6 +45,27 @@ static inline uint32_t dsc_update_bits(uint32_t word, int k) { return word >> (k
 /* Recipes whose elements have something made before: an array of it, or their row's and column's. */
 #define DSC_UPDATE_HAS_FACTORS(recipe) ((recipe) == DSC_RECIPE_ADAFACTOR || (recipe) == DSC_RECIPE_ADAFACTOR_M)
 
+/* Where the weights and the states before the step are. */
+static inline const float *dsc_update_master_from(const dsc_update_args *a)
+{
+    return a->master_from != NULL ? a->master_from : a->master;
+}
+static inline const void *dsc_update_state_from(const dsc_update_args *a, int k)
+{
+    DSC_ASSERT(a->master_from == NULL || k < DSC_UPDATE_STATES_U8);
+    return a->master_from != NULL ? a->state_from[k] : a->state[k];
+}
+
+/* Weights and fp32 states that are written to another place go around the caches too, as the copy does. */
+static inline bool dsc_update_streams_states(const dsc_update_args *a, int64_t first, size_t register_bytes)
+{
+    uintptr_t places = (uintptr_t)(a->master + first);
+    for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
+        places |= (uintptr_t)((const float *)a->state[k] + (a->state[k] != NULL ? first : 0));
+    return a->master_from != NULL && a->count >= DSC_UPDATE_STREAM_MIN && a->state_dtype == DSC_F32 &&
+           places % register_bytes == 0;
+}
+
 /* Writing around the caches wants whole registers. */
 static inline dsc_copy_kind dsc_update_copy_kind(const dsc_update_args *a, int64_t first, size_t register_bytes)
 {

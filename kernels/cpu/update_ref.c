@@ -223,12 +223,13 @@ typedef void (*recipe_fn)(const dsc_update_scalars *s, float g, element *e);
 static inline void all(const dsc_update_args *a, int64_t first, int64_t last, recipe_fn recipe, int states)
 {
     const dsc_update_scalars s = a->scalars;
+    const float *master_from = dsc_update_master_from(a);
     uint32_t word[4] = { 0 };
     for (int64_t i = first; i < last; i++) {
-        element e = { .p = a->master[i], .along = along(a, i) };
+        element e = { .p = master_from[i], .along = along(a, i) };
         for (int k = 0; k < states; k++)
-            e.state[k] = dsc_get(a->state[k], i, a->state_dtype);
-        recipe(&s, gradient(&s, a->grad[i], e.p), &e);
+            e.state[k] = dsc_get(dsc_update_state_from(a, k), i, a->state_dtype);
+        recipe(&s, gradient(&s, dsc_get(a->grad, i, a->grad_dtype), e.p), &e);
         a->master[i] = e.p;
         if (a->state_dtype == DSC_BF16 && states > 0) {
             const uint64_t n = (uint64_t)(a->first + i);
@@ -287,7 +288,7 @@ static void adamw_q8_block(const dsc_update_args *a, int64_t first, int64_t coun
         element e = { .p = a->master[i] };
         for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
             e.state[k] = dsc_q8_tables[k].map[((const uint8_t *)a->state[k])[i]] * a->absmax[k][block];
-        adamw(&a->scalars, gradient(&a->scalars, a->grad[i], e.p), &e);
+        adamw(&a->scalars, gradient(&a->scalars, dsc_get(a->grad, i, a->grad_dtype), e.p), &e);
         a->master[i] = e.p;
         for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
             x[k][j] = e.state[k];
@@ -347,7 +348,7 @@ static inline void directions(const dsc_update_args *a, int64_t first, int64_t l
         element e = { .p = a->master[i], .along = along(a, i) };
         for (int k = 0; k < states; k++)
             e.state[k] = dsc_get(a->state[k], i, a->state_dtype);
-        a->direction[i] = direction(&a->scalars, gradient(&a->scalars, a->grad[i], e.p), &e);
+        a->direction[i] = direction(&a->scalars, gradient(&a->scalars, dsc_get(a->grad, i, a->grad_dtype), e.p), &e);
     }
 }
 

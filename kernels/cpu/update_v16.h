@@ -1,8 +1,8 @@
 /* update_v16.h - the recipes of update.h on sixteen lanes; tails by short loads, and bf16 states by the reference,
  * whose bits are the same. Include after v16_*.h and after the primitives that AVX-512 and AVX2 implement
  * separately: v16_ints, v16_sqrt, v16_div, v16_min, v16_step_towards (0 or NaN where c is, else copysign(step, c)).
- * The others are v16_stream_pair (two rounded, around the caches) and v16_store_stochastic (rounded to bf16 with the
- * lower or upper half of the random bits). The last is V16_RANDOMS of v16_random_words.
+ * The others are v16_stream and v16_stream_pair (around the caches; two rounded) and v16_store_stochastic (rounded to
+ * bf16 with the lower or upper half of the random bits). The last is V16_RANDOMS of v16_random_words.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_UPDATE_V16_H
 #define DSC_KERNELS_CPU_UPDATE_V16_H
@@ -13,6 +13,7 @@ typedef struct lanes {
     v16 grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps, eps_root;
     v16 factor_most, shrink;
     bool nesterov;
+    bool streams_states; /* weights and states are written around the caches */
 } lanes;
 
 /* Weights of 16 elements, their states, and what MUON goes along or the factors of ADAFACTOR. */
@@ -198,17 +199,30 @@ V16_INLINE v16 along_16(const dsc_update_args *a, int64_t i, int64_t left, dsc_r
     return DSC_UPDATE_HAS_FACTORS(recipe) ? factors_16(a, i, left) : v16_set(0);
 }
 
+V16_INLINE v16 sum_16(const dsc_update_args *a, int64_t i, int64_t left)
+{
+    return a->grad_dtype == DSC_F32 ? v16_load(a->grad, i, left, DSC_F32) : v16_load(a->grad_bf16, i, left, DSC_BF16);
+}
+
+V16_INLINE void put_f32(const lanes *s, float *to, int64_t i, int64_t left, v16 x)
+{
+    if (left >= 16 && s->streams_states)
+        v16_stream(to + i, x);
+    else
+        v16_store(to, i, left, DSC_F32, x);
+}
+
 /* Returns the new weights of the first `left` of 16 elements; writes them and the states. */
 V16_INLINE v16 step_f32(const dsc_update_args *a, const lanes *s, int64_t i, int64_t left, dsc_update_kind kind)
 {
-    elements e = { .p = v16_load(a->master, i, left, DSC_F32) };
+    elements e = { .p = v16_load(dsc_update_master_from(a), i, left, DSC_F32) };
     for (int k = 0; k < kind.state_count; k++)
-        e.state[k] = v16_load(a->state[k], i, left, DSC_F32);
+        e.state[k] = v16_load(dsc_update_state_from(a, k), i, left, DSC_F32);
     e.along = along_16(a, i, left, kind.recipe);
-    recipe_16(s, v16_load(a->grad, i, left, DSC_F32), &e, kind);
-    v16_store(a->master, i, left, DSC_F32, e.p);
+    recipe_16(s, sum_16(a, i, left), &e, kind);
+    put_f32(s, a->master, i, left, e.p);
     for (int k = 0; k < kind.state_count; k++)
-        v16_store(a->state[k], i, left, DSC_F32, e.state[k]);
+        put_f32(s, a->state[k], i, left, e.state[k]);
     return e.p;
 }
 
@@ -216,11 +230,11 @@ V16_INLINE v16 step_f32(const dsc_update_args *a, const lanes *s, int64_t i, int
 V16_INLINE v16 step_bf16(const dsc_update_args *a, const lanes *s, int64_t i, v16_ints random_bits,
                          dsc_update_kind kind)
 {
-    elements e = { .p = v16_load(a->master, i, 16, DSC_F32) };
+    elements e = { .p = v16_load(dsc_update_master_from(a), i, 16, DSC_F32) };
     for (int k = 0; k < kind.state_count; k++)
-        e.state[k] = v16_load(a->state[k], i, 16, DSC_BF16);
+        e.state[k] = v16_load(dsc_update_state_from(a, k), i, 16, DSC_BF16);
     e.along = along_16(a, i, 16, kind.recipe);
-    recipe_16(s, v16_load(a->grad, i, 16, DSC_F32), &e, kind);
+    recipe_16(s, sum_16(a, i, 16), &e, kind);
     v16_store(a->master, i, 16, DSC_F32, e.p);
     for (int k = 0; k < kind.state_count; k++)
         v16_store_stochastic((uint16_t *)a->state[k] + i, e.state[k], random_bits, k == 1);
@@ -340,7 +354,7 @@ V16_INLINE v16 step_q8(const dsc_update_args *a, const lanes *s, int64_t i, dsc_
     elements e = { .p = v16_load(a->master, i, 16, DSC_F32) };
     for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
         e.state[k] = v16_mul(v16_load_codes((const uint8_t *)a->state[k] + i, dsc_q8_tables[k].map), absmax[k]);
-    recipe_16(s, v16_load(a->grad, i, 16, DSC_F32), &e, kind);
+    recipe_16(s, sum_16(a, i, 16), &e, kind);
     v16_store(a->master, i, 16, DSC_F32, e.p);
     for (int k = 0; k < DSC_UPDATE_STATES_U8; k++) {
         v16_store(x[k], i % DSC_Q8_BLOCK, 16, DSC_F32, e.state[k]);
@@ -371,14 +385,15 @@ V16_INLINE void all_q8(const dsc_update_args *a, const lanes *s, int64_t first, 
 V16_INLINE void all(const dsc_update_args *args, int64_t first, int64_t last, dsc_update_kind kind)
 {
     const dsc_update_args local = *args, *a = &local; /* in registers: no store below can change it */
-    const lanes s = lanes_of(&a->scalars);
+    lanes s = lanes_of(&a->scalars);
+    s.streams_states = dsc_update_streams_states(a, first, V16_STREAM_BYTES);
     if (kind.recipe == DSC_RECIPE_ADAMW && a->state_dtype == DSC_U8)
         all_q8(a, &s, first, last, kind);
     else if (kind.state_count > 0 && a->state_dtype == DSC_BF16)
         all_bf16(a, &s, first, last, kind);
     else
         all_f32(a, &s, first, last, kind);
-    if (kind.copy == DSC_COPY_STREAM)
+    if (kind.copy == DSC_COPY_STREAM || s.streams_states)
         _mm_sfence(); /* before the pool reports that it is done */
 }
 
@@ -420,7 +435,7 @@ V16_INLINE void directions(const dsc_update_args *args, int64_t first, int64_t l
         elements e = { .p = v16_load(a->master, i, left, DSC_F32) };
         for (int k = 0; k < DSC_UPDATE_STATES_OF(recipe); k++)
             e.state[k] = v16_load(a->state[k], i, left, state_dtype);
-        const v16 g = gradient_16(&s, v16_load(a->grad, i, left, DSC_F32), e.p, a->scalars.l2 != 0.0f);
+        const v16 g = gradient_16(&s, sum_16(a, i, left), e.p, a->scalars.l2 != 0.0f);
         e.along = along_16(a, i, left, recipe);
         v16_store(a->direction, i, left, DSC_F32, direction_16(&s, g, &e, recipe));
     }

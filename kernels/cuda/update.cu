@@ -541,9 +541,18 @@ void update_copy_q8(const dsc_cuda_launch *at, const dsc_update_args *a)
     DSC_CUDA_FOR_DTYPE(a->param_half != NULL ? a->half_dtype : DSC_F32, T, update_q8<T>(at, a));
 }
 
+/* Only the host's kernels read bf16 sums, or write elsewhere than they read. */
+dsc_status places_check(const dsc_update_args *a, const char *name, dsc_error *err)
+{
+    if (a->grad_dtype != DSC_F32 || a->master_from != NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "a GPU updates states in place, from sums in fp32");
+    return DSC_OK;
+}
+
 dsc_status states_check(const dsc_update_args *a, const char *name, dsc_error *err)
 {
     DSC_ASSERT(a->first >= 0);
+    DSC_TRY(places_check(a, name, err));
     if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", static_cast<int>(a->state_dtype));
     return DSC_OK;
@@ -582,6 +591,7 @@ dsc_status dsc_cuda_run_ADAMW(const dsc_cuda_launch *at, const void *args, dsc_e
     const dsc_update_args *a = static_cast<const dsc_update_args *>(args);
     if (a->state_dtype != DSC_U8)
         return step<adamw>(at, args, "ADAMW", err);
+    DSC_TRY(places_check(a, "ADAMW", err));
     update_copy_q8(at, a);
     return DSC_OK;
 }

@@ -89,7 +89,7 @@ static double update_bytes(dsc_kernel kernel, const dsc_update_args *a)
 {
     const int32_t states = dsc_recipes[kernel - DSC_KERNEL_ADAMW].state_count;
     const double param = a->param_half != NULL ? 2 : 0;
-    return (double)a->count * (4 + 8 + param + 2 * states * each(a->state_dtype));
+    return (double)a->count * (each(a->grad_dtype) + 8 + param + 2 * states * each(a->state_dtype));
 }
 
 static double reduce_bytes(const dsc_ordered_reduce_args *a)
