@@ -5,12 +5,19 @@
 #include "zero/offload/placement.h"
 #include "zero/offload/state_store.h"
 
+static int64_t slot_bytes(const dsc_zero *zero)
+{
+    const int64_t narrow = zero->o.sum_dtype == DSC_F32 ? 0 : (int64_t)dsc_dtype_bytes(zero->o.sum_dtype);
+    DSC_ASSERT(narrow <= 2);
+    return zero->store->tile_elements * (4 + narrow);
+}
+
 static int64_t device_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_grad_staging_passes(zero, g)) {
             DSC_ASSERT(zero->store->tile_elements > 0); /* the state store is planned before */
-            return DSC_SUM_SLOTS * zero->store->tile_elements * 4;
+            return DSC_SUM_SLOTS * slot_bytes(zero);
         }
     return 0;
 }
@@ -59,7 +66,8 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_event_open(device, &staging->mark, err));
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
         dsc_sum_slot *slot = &staging->slot[i];
-        slot->acc = (float *)staging->device_buf.ptr + i * zero->store->tile_elements;
+        slot->acc = (float *)(void *)((char *)staging->device_buf.ptr + i * slot_bytes(zero));
+        slot->narrow = slot->acc + zero->store->tile_elements;
         slot->group = -1;
         DSC_TRY(dsc_event_open(device, &slot->released, err));
     }
@@ -105,9 +113,17 @@ static dsc_status move(const dsc_zero *zero, dsc_stream *stream, const dsc_sum *
     DSC_ASSERT(sum->kept != NULL && acc != NULL);
     if (kept == DSC_F32)
         return dsc_copy(stream, in ? acc : sum->kept, in ? sum->kept : acc, sum->count * 4, err);
-    const dsc_cast_args cast = { .to = in ? acc : sum->kept, .from = in ? sum->kept : acc, .count = sum->count,
-                                 .to_dtype = in ? DSC_F32 : kept, .from_dtype = in ? kept : DSC_F32 };
-    return DSC_RUN(stream, CAST, &cast, err);
+    void *narrow = zero->store->staging.slot[sum->staging_slot].narrow;
+    const int64_t bytes = sum->count * (int64_t)dsc_dtype_bytes(kept);
+    const dsc_cast_args cast = { .to = in ? acc : narrow,
+                                 .from = in ? narrow : acc,
+                                 .count = sum->count,
+                                 .to_dtype = in ? DSC_F32 : kept,
+                                 .from_dtype = in ? kept : DSC_F32 };
+    if (in)
+        DSC_TRY(dsc_copy(stream, narrow, sum->kept, bytes, err));
+    DSC_TRY(DSC_RUN(stream, CAST, &cast, err));
+    return in ? DSC_OK : dsc_copy(stream, sum->kept, narrow, bytes, err);
 }
 
 dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_error *err)

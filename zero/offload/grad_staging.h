@@ -14,6 +14,7 @@
 
 typedef struct dsc_sum_slot {
     float *acc;    /* a tile of device memory */
+    void *narrow;  /* device memory of the tile in sum_dtype, if that is not fp32 */
     int32_t group; /* group of the tile that the slot held last; -1: none */
     int64_t first;
     dsc_event *released; /* the sum is copied back, or was only read: another tile may use the slot */
