@@ -184,6 +184,7 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     out->read_ahead = zero->pipeline_read;
     out->write_behind = zero->pipeline_write;
     out->early_update = config->own.early_update;
+    out->early_share = config->own.early_update_share;
     out->sums_in_memory = config->own.gradients_in_memory;
     out->unclipped = config->gradient_clipping <= 0;
     out->pin_states = zero->pin_optimizer;

@@ -283,6 +283,8 @@ static void expect_update(dsc_engine *engine)
 {
     dsc_update update;
     dsc_update_expect(engine, &update);
+    if (engine->config.own.early_update) /* which may exchange the places of states */
+        dsc_engine_snapshot_wait(engine);
     dsc_zero_expect(engine->zero, update.scalars, update.class_count, engine->progress.update_count + 1,
                     engine->progress.in_train_batch);
 }

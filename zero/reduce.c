@@ -10,6 +10,7 @@
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
 #include "zero/grad_parts.h"
+#include "zero/offload/speculative_memory.h"
 #include "zero/offload/grad_tiles.h"
 #include "zero/offload/host_update.h"
 #include "zero/offload/placement.h"
@@ -293,6 +294,8 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
         DSC_TRY(store_sum(zero, first, last, &cursor, &sum, complete, err));
     }
     DSC_ASSERT(cursor.first == slice);
+    if (complete)
+        DSC_TRY(dsc_speculative_memory_start(zero, group, err));
     if (dsc_in_swap(zero, group, DSC_PLANE_GRAD))
         return dsc_grad_tiles_wait(zero, &cursor, err);
     return complete && dsc_speculative_update_covers(zero, group) ? dsc_grad_tiles_keep(zero, &cursor, err) : DSC_OK;

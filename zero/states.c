@@ -3,6 +3,7 @@
 #include "zero/core/internal.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
+#include "zero/offload/speculative_memory.h"
 #include "zero/offload/host_update.h"
 #include "zero/offload/placement.h"
 #include "zero/offload/speculative_update.h"
@@ -140,13 +141,14 @@ float *dsc_zero_absmax(const dsc_zero *zero, int32_t g, int32_t moment, int64_t 
 
 dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
-    dsc_stream *const streams[] = { zero->stream.gather, zero->stream.reduce, zero->stream.fetch,
-                                    zero->stream.in,     zero->stream.out,    zero->o.compute };
+    dsc_stream *const streams[] = { zero->stream.gather, zero->stream.reduce, zero->stream.fetch, zero->stream.in,
+                                    zero->stream.out,    zero->o.compute,     zero->early->in };
     atomic_store(&zero->speculative->stop_requested, true);
     if (zero->stream.update != NULL)
         DSC_TRY(dsc_stream_sync(zero->stream.update, err));
     for (size_t i = 0; i < DSC_COUNT(streams); i++)
-        DSC_TRY(dsc_stream_sync(streams[i], err));
+        if (streams[i] != NULL)
+            DSC_TRY(dsc_stream_sync(streams[i], err));
     return dsc_update_tiles_drain(zero, err);
 }
 

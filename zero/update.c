@@ -8,6 +8,7 @@
 #include "zero/core/tile_update.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
+#include "zero/offload/speculative_memory.h"
 #include "zero/offload/host_update.h"
 #include "zero/offload/placement.h"
 #include "zero/offload/speculative_update.h"
@@ -59,7 +60,7 @@ typedef struct group_call {
     dsc_zero *zero;
     const dsc_update_terms *terms;
     int32_t group;
-    bool is_updated; /* by the speculative update already */
+    bool is_updated; /* by the speculative or the early update already */
 } group_call;
 
 static dsc_status update_group(void *args, dsc_error *err)
@@ -212,6 +213,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     zero->state = DSC_ZERO_IDLE;
     dsc_update_terms_fill(scalars, class_count, update, &terms);
     DSC_TRY(dsc_speculative_update_settle(zero, &terms, err));
+    DSC_TRY(dsc_speculative_memory_settle(zero, &terms, err));
     DSC_TRY(after_gathers(zero, err));
     DSC_TRY(before_update(zero, &terms, &complete, err));
     if (complete)
@@ -229,6 +231,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
 
 dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err)
 {
+    DSC_TRY(dsc_speculative_memory_drop(zero, err));
     return dsc_speculative_update_drop(zero, err);
 }
 
@@ -241,6 +244,8 @@ void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t 
 
 void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out)
 {
-    *out = (dsc_zero_speculative_stats) { .updated = atomic_load(&zero->speculative->updated_elements),
-                                          .kept = zero->speculative->kept_elements };
+    const dsc_speculative_memory *early = zero->early;
+    *out = (dsc_zero_speculative_stats) { .updated = atomic_load(&zero->speculative->updated_elements) +
+                                                     early->updated_elements,
+                                          .kept = zero->speculative->kept_elements + early->kept_elements };
 }

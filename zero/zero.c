@@ -5,6 +5,7 @@
 #include "zero/grad_parts.h"
 #include "zero/hpz.h"
 #include "zero/offload/borrowed_memory.h"
+#include "zero/offload/speculative_memory.h"
 #include "zero/offload/host_update.h"
 #include "zero/offload/param_prefetch.h"
 #include "zero/offload/placement.h"
@@ -73,6 +74,7 @@ static void plan_states(dsc_zero *zero)
 typedef struct group_parts {
     dsc_group_staging staging;
     dsc_group_speculative speculative;
+    dsc_group_second early;
     dsc_group_signs signs;
     dsc_group_onebit onebit;
 } group_parts;
@@ -82,6 +84,7 @@ typedef struct zero_parts {
     dsc_zero zero; /* first: the allocation has the address of the dsc_zero */
     dsc_state_store store;
     dsc_speculative_update speculative;
+    dsc_speculative_memory early;
     dsc_trust_ratio trust_ratio;
     dsc_adafactor adafactor;
     dsc_onebit_lamb onebit_lamb;
@@ -100,6 +103,7 @@ static dsc_status open_parts(dsc_alloc *alloc, dsc_zero **out, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *parts, &parts, err));
     parts->zero.store = &parts->store;
     parts->zero.speculative = &parts->speculative;
+    parts->zero.early = &parts->early;
     parts->zero.trust_ratio = &parts->trust_ratio;
     parts->zero.adafactor = &parts->adafactor;
     parts->zero.onebit_lamb = &parts->onebit_lamb;
@@ -133,6 +137,7 @@ static dsc_status open_groups(dsc_zero *zero, dsc_error *err)
         DSC_ASSERT(zero->group[g].staging == NULL); /* opened once */
         zero->group[g].staging = &parts->staging;
         zero->group[g].speculative = &parts->speculative;
+        zero->group[g].early = &parts->early;
         zero->group[g].signs = &parts->signs;
         zero->group[g].onebit = &parts->onebit;
     }
@@ -221,6 +226,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     plan_states(zero);
     DSC_TRY(dsc_grad_parts_plan(zero, &sum_bytes, err));
     dsc_borrowed_memory_plan(zero);
+    DSC_TRY(dsc_speculative_memory_plan(zero, err));
     zero->window_bytes = window_bytes;
     DSC_ASSERT(window_bytes >= 0);
     DSC_ASSERT(sum_bytes >= 0);
@@ -405,6 +411,7 @@ static dsc_status open_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_reduce_open(zero, err));
     DSC_TRY(dsc_speculative_update_open(zero, err));
     DSC_TRY(dsc_state_store_open(zero, err));
+    DSC_TRY(dsc_speculative_memory_open(zero, err));
     dsc_needs_check(&zero->needs);
     return DSC_OK;
 }
@@ -427,6 +434,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_zero_cancel(zero);
     close_streams(zero);
     dsc_speculative_update_close(zero);
+    dsc_speculative_memory_close(zero);
     dsc_state_store_close(zero);
     dsc_reduce_close(zero);
     dsc_gather_close(zero);
@@ -475,5 +483,8 @@ dsc_status dsc_zero_step_event(dsc_zero *zero, dsc_zero_event event, dsc_error *
     DSC_ASSERT(!zero->gathers.next_pass_prefetched);
     /* The update of the step before still reads the sums that the speculative update chooses anew. */
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err));
-    return is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err);
+    if (!is_last_pass(zero))
+        return dsc_param_prefetch_begin(zero, err);
+    dsc_speculative_memory_begin(zero);
+    return dsc_speculative_update_begin(zero, err);
 }

@@ -417,7 +417,8 @@ typedef struct dsc_ext_config {
     int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
     char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
     char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */
-    bool early_update;                /* an update in files begins before its norm is known */
+    bool early_update;                /* an update away from the device begins before its norm is known */
+    double early_update_share;        /* of states in a GPU's host memory, 0..1 */
     double gradients_in_memory;       /* share of the gradients of states in files that stays in memory */
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     int64_t head_chunk_bytes;         /* logits that exist at once; 0: by the kind of the device */

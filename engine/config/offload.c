@@ -129,10 +129,17 @@ static dsc_status resolve_early_update(dsc_config *config, bool on_gpus, dsc_err
     if (config->own.early_update && config->own.moments == DSC_U8)
         return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",
                               "moments in fp32 or bf16, and these are in 8 bits", err);
-    if (!config->own.early_update || (in_files && !on_gpus))
+    const bool on_host =
+        zero->offload_optimizer == DSC_OFFLOAD_CPU && zero->offload_param != DSC_OFFLOAD_NVME && on_gpus;
+    if (config->own.early_update && on_host && config->gradient_clipping > 0)
+        return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",
+                              "steps on GPUs that are not clipped; set gradient_clipping to 0", err);
+    if (!config->own.early_update || (in_files && !on_gpus) || on_host)
         return DSC_OK;
     return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",
-                          "CPU ranks with offload_optimizer and offload_param on nvme", err);
+                          "CPU ranks with offload_optimizer and offload_param on nvme, and GPUs with offload_optimizer "
+                          "in host memory",
+                          err);
 }
 
 static dsc_status resolve_gradients(dsc_config *config, dsc_error *err)

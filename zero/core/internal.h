@@ -33,6 +33,7 @@ typedef struct dsc_group_state {
     dsc_group_tiers tiers;
     struct dsc_group_staging *staging;         /* zero/offload/grad_staging.h */
     struct dsc_group_speculative *speculative; /* zero/offload/speculative_update.h */
+    struct dsc_group_second *early;            /* zero/offload/speculative_memory.h */
     struct dsc_group_signs *signs;             /* zero/optimizer/sign_compress.h */
     struct dsc_group_onebit *onebit;           /* zero/optimizer/onebit.h */
 } dsc_group_state;
@@ -97,6 +98,7 @@ struct dsc_zero {
     bool sum_started; /* this step's sum of squares has terms already */
     struct dsc_state_store *store;              /* zero/offload/state_store.h */
     struct dsc_speculative_update *speculative; /* zero/offload/speculative_update.h */
+    struct dsc_speculative_memory *early;       /* zero/offload/speculative_memory.h */
     dsc_zero_plan_bytes plan;
     dsc_needs needs;
     int64_t lent_bytes; /* planned bytes of dsc_comm_mem_open */

@@ -40,6 +40,7 @@ typedef struct dsc_zero_swap {
     int32_t slot_count;               /* buffers for each kind of state, 1..DSC_TILE_BUFFERS_MAX */
     bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
     bool early_update;                /* the update of dsc_zero_expect begins under the last backward pass */
+    double early_share;               /* states in host memory: share of elements that may be updated then, 0..1 */
     bool unclipped;                   /* only a skipped step changes the update: its sums need no file */
     dsc_aio_options aio;              /* alloc is not read */
     bool pin_states, pin_params;      /* their buffers are locked in memory, where the system lets us */

@@ -12,7 +12,10 @@ typedef struct dsc_tile {
     bool last_of_group;
     float *master;
     char *moment[DSC_UPDATE_STATES_MAX]; /* moment_dtype; NULL: the recipe has none such */
+    const float *master_from;            /* NULL, or the states before the update, which are read alone */
+    const char *moment_from[DSC_UPDATE_STATES_U8];
     const float *grad;
+    const uint16_t *grad_bf16; /* instead of grad, where the update reads sums in bf16 */
     void *param;        /* compute dtype; the master of an fp32 run */
     dsc_stream *stream; /* stream of the update */
     int32_t slot[DSC_PLANE_COUNT], host_slot;

@@ -25,6 +25,25 @@ static int64_t drawn_ahead(const dsc_layout *layout, int32_t t)
     return layout->tensor[t].drawn - layout->tensor[t].offset;
 }
 
+/* Where the sums are, and the states before the update if they are not written in place. */
+static void fill_sources(const dsc_zero *zero, const dsc_tile *tile, int64_t at, int64_t moment_at,
+                         dsc_update_args *out)
+{
+    DSC_ASSERT((tile->grad != NULL) != (tile->grad_bf16 != NULL));
+    DSC_ASSERT(tile->master_from == NULL || dsc_moment_count(zero, tile->group) <= DSC_UPDATE_STATES_U8);
+    if (tile->grad_bf16 != NULL) {
+        out->grad_bf16 = tile->grad_bf16 + at;
+        out->grad_dtype = DSC_BF16;
+    } else {
+        out->grad = tile->grad + at;
+    }
+    if (tile->master_from == NULL)
+        return;
+    out->master_from = tile->master_from + at;
+    for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++)
+        out->state_from[k] = tile->moment_from[k] + moment_at;
+}
+
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int64_t first,
                           int64_t end, int32_t t, dsc_update_args *out)
 {
@@ -36,7 +55,6 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, c
     DSC_ASSERT(t >= group->first_tensor);
     DSC_ASSERT(t < group->first_tensor + group->tensor_count);
     *out = (dsc_update_args) { .master = tile->master + at,
-                               .grad = tile->grad + at,
                                .count = end - first,
                                .state_dtype = zero->o.moment_dtype,
                                .seed = zero->o.seed,
@@ -46,6 +64,7 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, c
                                .scalars = terms->scalars[zero->o.layout->tensor[t].update_class] };
     for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++)
         out->state[k] = tile->moment[k] + moment_at;
+    fill_sources(zero, tile, at, moment_at, out);
     const dsc_group_state *state = &zero->group[tile->group];
     for (int32_t k = 0; k < DSC_UPDATE_STATES_U8 && zero->o.moment_dtype == DSC_U8; k++) {
         DSC_ASSERT((first - state->local_first) % DSC_Q8_BLOCK == 0);

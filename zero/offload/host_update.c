@@ -1,6 +1,7 @@
 /* host_update.c - see host_update.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
+#include "zero/offload/speculative_memory.h"
 #include "zero/offload/grad_staging.h"
 #include "zero/offload/host_update.h"
 #include "zero/offload/placement.h"
@@ -110,6 +111,7 @@ dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
     dsc_staging_open(&host->slots, DSC_HOST_SLOTS, wait_uploaded, host);
+    host->next_slot = -1;
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
         dsc_host_slot *slot = &host->slot[i];
         slot->grad = (char *)host->slot_buf.ptr + i * slot_bytes(zero);
@@ -210,9 +212,35 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
     DSC_TRY(dsc_stream_sync(zero->store->host.compute, err));
     if (!dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
         return DSC_OK;
-    DSC_TRY(dsc_copy(zero->stream.in, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));
-    DSC_TRY(dsc_event_record(slot->uploaded, zero->stream.in, err));
-    return tile->last_of_group ? dsc_event_record(state->gather.uploaded, zero->stream.in, err) : DSC_OK;
+    dsc_stream *in = state->early->writes_other ? zero->early->in : zero->stream.in;
+    DSC_TRY(dsc_copy(in, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));
+    DSC_TRY(dsc_event_record(slot->uploaded, in, err));
+    return tile->last_of_group ? dsc_event_record(state->gather.uploaded, in, err) : DSC_OK;
+}
+
+dsc_status dsc_host_update_round_params(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const dsc_group_state *state = &zero->group[g];
+    const bool brings = dsc_host_update_brings(zero, g, DSC_PLANE_PARAM);
+    dsc_stream *compute = zero->store->host.compute;
+    DSC_ASSERT(in_pinned_memory(zero, g) && zero->o.compute_dtype != DSC_F32);
+    DSC_TRY(dsc_stream_sync(zero->stream.in, err)); /* the slot may still be copied */
+    for (int64_t at = 0, count; at < state->local_count; at += count) {
+        count = dsc_min_i64(state->local_count - at, zero->store->tile_elements);
+        const dsc_tile tile = { .group = g, .first = state->local_first + at, .count = count };
+        const dsc_cast_args cast = { .to = brings ? (char *)zero->store->host.slot[0].param : param_of(zero, &tile),
+                                     .from = state->master + at,
+                                     .to_dtype = zero->o.compute_dtype,
+                                     .from_dtype = DSC_F32,
+                                     .count = count };
+        DSC_TRY(DSC_RUN(compute, CAST, &cast, err));
+        DSC_TRY(dsc_stream_sync(compute, err));
+        if (!brings)
+            continue;
+        DSC_TRY(dsc_copy(zero->stream.in, param_of(zero, &tile), cast.to, count * zero->param_bytes_each, err));
+        DSC_TRY(dsc_stream_sync(zero->stream.in, err));
+    }
+    return DSC_OK;
 }
 
 /* The update's thread only records the event: the gather stream and `pending` belong to the thread of the passes. */

@@ -48,6 +48,8 @@ DSC_MUST_USE dsc_status dsc_host_update_acquire(dsc_zero *zero, const struct dsc
 DSC_MUST_USE dsc_status dsc_host_update_release(dsc_zero *zero, const struct dsc_tile *tile, dsc_error *err);
 /* The host has updated the group: gathers, and the uses of whole parameters, follow the copy of its parameters. */
 DSC_MUST_USE dsc_status dsc_host_update_publish(dsc_zero *zero, int32_t group, dsc_error *err);
+/* Makes the parameters of a group in host memory again from its masters, and waits for it. No update is under way. */
+DSC_MUST_USE dsc_status dsc_host_update_round_params(dsc_zero *zero, int32_t group, dsc_error *err);
 /* `stream` goes on only after the last update of the group's parameters, or of all groups (-1). If the update runs on
  * the host behind a device's passes, the caller waits too: a stream of the device cannot wait for a host's thread. */
 DSC_MUST_USE dsc_status dsc_zero_after_update(dsc_zero *zero, int32_t group, dsc_stream *stream, dsc_error *err);

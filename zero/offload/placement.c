@@ -170,6 +170,29 @@ bool dsc_host_update_brings(const dsc_zero *zero, int32_t g, int plane)
            (plane == DSC_PLANE_PARAM && !dsc_zero_param_is_away(zero, g));
 }
 
+/* Passes over whole tensors read sums too. */
+bool dsc_update_reads_bf16_sums(const dsc_zero *zero)
+{
+    DSC_ASSERT(zero->o.layout != NULL);
+    return zero->o.sum_dtype == DSC_BF16 && zero->optimizer_count == 0;
+}
+
+/* Clipping and hpZ's second parts of parameters come after the norm. In fp32 parameters are masters on the device. */
+bool dsc_speculative_memory_is_used(const dsc_zero *zero)
+{
+    const dsc_zero_options *o = &zero->o;
+    DSC_ASSERT(o->swap.early_share >= 0 && o->swap.early_share <= 1);
+    return o->swap.early_update && o->swap.unclipped && o->swap.early_share > 0 && dsc_host_update_runs_behind(zero) &&
+           !o->world_size_reproducible && o->compute_dtype != DSC_F32 && o->moment_dtype != DSC_U8 &&
+           dsc_recipes[o->recipe].state_count <= DSC_UPDATE_STATES_U8 && o->neighbour_count <= 1;
+}
+
+bool dsc_speculative_memory_covers(const dsc_zero *zero, int32_t g)
+{
+    DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
+    return zero->o.layout->group[g].trainable && dsc_grad_staging_in_host_memory(zero, g);
+}
+
 bool dsc_speculative_update_is_used(const dsc_zero *zero)
 {
     const dsc_zero_options *o = &zero->o;

@@ -52,6 +52,15 @@ bool dsc_grad_staging_in_host_memory(const dsc_zero *zero, int32_t group);
 /* And they pass through the slots of grad_staging.h. */
 bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t group);
 
+/* The update reads bf16 sums of offloaded groups as they are, without a copy in fp32. */
+bool dsc_update_reads_bf16_sums(const dsc_zero *zero);
+
+/* ---- early update in host memory ---- */
+
+bool dsc_speculative_memory_is_used(const dsc_zero *zero);
+/* The group's update may begin under the last backward pass, if there is a second place for its states. */
+bool dsc_speculative_memory_covers(const dsc_zero *zero, int32_t group);
+
 /* ---- speculative update ---- */
 
 bool dsc_speculative_update_is_used(const dsc_zero *zero);

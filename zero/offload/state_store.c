@@ -184,7 +184,7 @@ static int64_t absmax_bytes(const dsc_zero *zero)
 static int64_t sum_tile_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (dsc_grad_staging_is_offloaded(zero, g) && zero->o.sum_dtype != DSC_F32)
+        if (dsc_grad_staging_is_offloaded(zero, g) && zero->o.sum_dtype != DSC_F32 && !dsc_update_reads_bf16_sums(zero))
             return zero->store->tile_elements * 4;
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
 #include "zero/core/tile_update.h"
+#include "zero/offload/speculative_memory.h"
 #include "zero/offload/grad_staging.h"
 #include "zero/offload/host_update.h"
 #include "zero/offload/param_prefetch.h"
@@ -233,7 +234,8 @@ static dsc_status acquire_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error
 /* The update reads sums in fp32. */
 static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, dsc_error *err)
 {
-    if (zero->o.sum_dtype == DSC_F32 || !dsc_grad_staging_is_offloaded(zero, tile->group))
+    if (zero->o.sum_dtype == DSC_F32 || !dsc_grad_staging_is_offloaded(zero, tile->group) ||
+        dsc_update_reads_bf16_sums(zero))
         return DSC_OK;
     const dsc_cast_args cast = { .to = zero->store->sum_buf.ptr, .from = *sums, .to_dtype = DSC_F32,
                                  .from_dtype = zero->o.sum_dtype, .count = tile->count };
@@ -276,7 +278,7 @@ static void exchange_places(dsc_zero *zero)
     zero->store->exchanged = true;
 }
 
-void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
+void dsc_update_tiles_list_first(dsc_zero *zero, const int32_t *order, int32_t count)
 {
     const int32_t groups = zero->o.layout->group_count;
     DSC_ASSERT(count >= 0 && count <= groups);
@@ -289,8 +291,19 @@ void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, in
             zero->store->order[at++] = g;
         zero->group[g].speculative->is_listed = false;
     }
+}
+
+void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
+{
+    dsc_update_tiles_list_first(zero, order, count);
     DSC_ASSERT(!zero->store->exchanged); /* the results go to the second position */
-    zero->store->cursor = (dsc_state_store_cursor) { .end = groups };
+    zero->store->cursor = (dsc_state_store_cursor) { .end = zero->o.layout->group_count };
+}
+
+void dsc_update_tiles_select(dsc_zero *zero, int32_t index)
+{
+    DSC_ASSERT(index >= 0 && index < zero->o.layout->group_count);
+    zero->store->cursor = (dsc_state_store_cursor) { .index = index, .end = index + 1 };
 }
 
 bool dsc_update_tiles_has_next(const dsc_zero *zero)
@@ -329,6 +342,10 @@ dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
         zero->store->updated_count = dsc_update_tiles_updated_groups(zero);
     else
         begin_tiles(zero);
+    if (zero->early->kept) {
+        dsc_update_tiles_list_first(zero, zero->early->group, zero->early->count);
+        zero->store->updated_count = zero->store->cursor.index = zero->early->count;
+    }
     if (!dsc_state_store_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(zero->stream.fetch, err));
@@ -341,6 +358,21 @@ dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
+/* The results of an early update go to the other place of the states. */
+static void point_to_other(const dsc_zero *zero, dsc_tile *tile)
+{
+    const dsc_group_state *state = &zero->group[tile->group];
+    const int64_t at = tile->first - state->local_first;
+    DSC_ASSERT(dsc_moment_count(zero, tile->group) <= DSC_UPDATE_STATES_U8);
+    DSC_ASSERT(at >= 0 && at + tile->count <= state->local_count);
+    tile->master_from = tile->master;
+    tile->master = state->early->master + at;
+    for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++) {
+        tile->moment_from[k] = tile->moment[k];
+        tile->moment[k] = state->early->moment[k] + at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    }
+}
+
 static void point_tile(const dsc_zero *zero, void *const ptr[DSC_PLANE_COUNT], dsc_tile *tile)
 {
     DSC_ASSERT(tile->count > 0);
@@ -349,7 +381,11 @@ static void point_tile(const dsc_zero *zero, void *const ptr[DSC_PLANE_COUNT], d
     tile->master = zero->o.compute_dtype == DSC_F32 ? tile->param : ptr[DSC_PLANE_MASTER];
     for (int32_t k = 0; k < DSC_UPDATE_STATES_MAX; k++)
         tile->moment[k] = ptr[DSC_PLANE_MOMENT1 + k];
-    tile->grad = ptr[DSC_PLANE_GRAD];
+    const bool in_bf16 = dsc_update_reads_bf16_sums(zero) && dsc_grad_staging_is_offloaded(zero, tile->group);
+    tile->grad = in_bf16 ? NULL : ptr[DSC_PLANE_GRAD];
+    tile->grad_bf16 = in_bf16 ? ptr[DSC_PLANE_GRAD] : NULL;
+    if (zero->group[tile->group].early->writes_other)
+        point_to_other(zero, tile);
 }
 
 static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_error *err)
@@ -407,7 +443,10 @@ static dsc_status next_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, ds
     part->first += at;
     part->count = dsc_min_i64(zero->store->part_elements, tile->count - at);
     part->master += at;
-    part->grad += at;
+    if (tile->grad_bf16 != NULL)
+        part->grad_bf16 += at;
+    else
+        part->grad += at;
     if (tile->param != NULL)
         part->param = (char *)tile->param + at * zero->param_bytes_each;
     for (int32_t k = 0; k < DSC_UPDATE_STATES_MAX; k++)

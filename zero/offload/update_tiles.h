@@ -11,7 +11,8 @@
  * first gather, and after dsc_update_tiles_end for all gathers. Masters and moments may still be on their way to files:
  * the next update, or dsc_update_tiles_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err);
-/* Instead of its tiles, for one of the first updated_count groups: the speculative update has updated them. */
+/* Instead of its tiles, for one of the first updated_count groups: the speculative or the early update has updated
+ * them. */
 DSC_MUST_USE dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err);
 /* Tiles of groups [first, end) come next, or only of those among them that are matrices. */
 DSC_MUST_USE dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices,
@@ -34,6 +35,10 @@ DSC_MUST_USE dsc_status dsc_update_tiles_wait(dsc_zero *zero, bool ahead, dsc_er
 /* On the update's thread: tiles of the first `count` groups of this order come next; results go to the second position.
  */
 void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count);
+/* These groups come first in the order of the update, and the others behind them. The update's thread is idle. */
+void dsc_update_tiles_list_first(dsc_zero *zero, const int32_t *groups, int32_t count);
+/* On the update's thread: the tiles of the group at this place of the order come next, and no others. */
+void dsc_update_tiles_select(dsc_zero *zero, int32_t index);
 /* Reads and writes as much as is possible without waiting. */
 DSC_MUST_USE dsc_status dsc_update_tiles_continue(dsc_zero *zero, bool ahead, bool with_sums, bool *rest,
                                                   dsc_error *err);
