@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "kernels/attention.h"
+#include "kernels/average.h"
 #include "kernels/batch_norm.h"
 #include "kernels/conv.h"
 #include "kernels/conv2d.h"
@@ -89,6 +90,7 @@ typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kern
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 /* One per op file; called by dsc_kernel_table_init. */
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC ORDERED_REDUCE ADD SUMSQ */
+void dsc_average_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_zero_ranges_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ... */
 void dsc_exact_gemm_init(dsc_kernel_table *table, uint32_t caps);
