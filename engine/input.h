@@ -35,6 +35,11 @@ void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_option
 /* input_pictures.c: the files of a list as samples. */
 dsc_status dsc_engine_open_pictures(dsc_engine *engine, const dsc_config_paths *names, bool train, dsc_pictures **out,
                                     dsc_error *err);
+/* Refuses dsc.images.mixup and cutmix where pictures cannot be mixed. */
+dsc_status dsc_engine_check_mix(const dsc_engine *engine, dsc_error *err);
+/* Share of the label before, of a micro-batch of training whose first sample in the run is this one (kernels/
+ * label_loss.h); 0: its pictures are not mixed. */
+float dsc_engine_mixed(const dsc_engine *engine, uint64_t first_sample);
 /* Warns of pictures that were skipped since the last call. */
 void dsc_engine_warn_of_pictures(const dsc_engine *engine);
 dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);

@@ -200,6 +200,49 @@ static dsc_status fill_changes(const dsc_engine *engine, bool train, dsc_picture
     return DSC_OK;
 }
 
+/* ---- mixed pictures ---------------------------------------------------------------------------------------------- */
+
+static dsc_mix_options mix_of(const dsc_engine *engine)
+{
+    const dsc_images_section *images = &engine->config.own.images;
+    return (dsc_mix_options) { .mixup = images->mixup,
+                               .cutmix = images->cutmix,
+                               .probability = images->mixup_prob,
+                               .switch_probability = images->mixup_switch_prob };
+}
+
+dsc_status dsc_engine_check_mix(const dsc_engine *engine, dsc_error *err)
+{
+    const dsc_images_section *images = &engine->config.own.images;
+    const char *const key = images->mixup > 0 ? "dsc.images.mixup" : "dsc.images.cutmix";
+    if (images->mixup <= 0 && images->cutmix <= 0)
+        return DSC_OK;
+    if (!dsc_model_sees_pictures(engine->model) || !engine->model->labels.smooths)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, key,
+                        "%s does not classify pictures: expected a model that sees pictures and whose labels are "
+                        "classes; leave this key out",
+                        engine->model->name);
+    if (engine->input.source.fill != NULL && engine->input.pictures == NULL)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, key,
+                        "the host program gives its own samples; mix them there, and leave this key out");
+    if (engine->config.train_micro_batch_size_per_gpu < 2)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, key,
+                        "a micro-batch of 1 picture has none to mix it with; set train_micro_batch_size_per_gpu to 2 "
+                        "or more");
+    return DSC_OK;
+}
+
+float dsc_engine_mixed(const dsc_engine *engine, uint64_t first_sample)
+{
+    const int64_t *dim = engine->model->batch[0].dim;
+    const dsc_mix_options options = mix_of(engine);
+    dsc_mix mix;
+    if (engine->input.pictures == NULL || !engine->progress.batch_from_reader)
+        return 0;
+    dsc_mix_choose(&options, (uint64_t)engine->config.seed, first_sample, dim[1], dim[2], &mix);
+    return (float)mix.share;
+}
+
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void report_files(const dsc_engine *engine, const dsc_pictures *pictures)
@@ -234,6 +277,8 @@ static dsc_status open_named(dsc_engine *engine, const dsc_data_files *files, bo
     DSC_TRY(take_numbers(engine, "dsc.images.std", images->std, images->std_count, options.norm.std, err));
     DSC_TRY(fill_changes(engine, train, &options.changes, err));
     options.changes.class_names = names;
+    if (train)
+        options.mix = mix_of(engine);
     if (!found && train && engine->place.rank == 0 && images->mean_count == 0)
         dsc_log_printf(&engine->log, DSC_LOG_INFO,
                        "no preprocessor_config.json beside the model: pixels from 0 to 255 become -1 to 1");

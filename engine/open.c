@@ -239,6 +239,7 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.label_smoothing",
                         "%g, but %s does not classify: expected a model whose labels are classes; leave this key out",
                         config->own.label_smoothing, engine->model->name);
+    DSC_TRY(dsc_engine_check_mix(engine, err));
     DSC_TRY(check_groups(engine, "zero_optimization.zero_hpz_partition_size", config->zero.hpz_partition_size, "1",
                          err));
     DSC_TRY(check_groups(engine, "zero_optimization.mics_shard_size", config->zero.mics_shard_size, "-1", err));

@@ -149,6 +149,7 @@ dsc_status dsc_step_loss(dsc_engine *engine, int32_t m, int32_t mb, bool save, d
     ctx.training = save;
     ctx.losses = engine->work.losses;
     ctx.label_smoothing = save ? (float)engine->config.own.label_smoothing : 0.0f;
+    ctx.mixed = save ? dsc_engine_mixed(engine, ctx.rng_sample) : 0.0f;
     ctx.places = save ? NULL : dsc_engine_places(engine);
     if (!save)
         return run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err);

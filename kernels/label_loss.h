@@ -17,9 +17,11 @@ extern "C" {
  *     numbers   loss = sum_c (x_c - y_c)^2 / N                  d_c = 2 (x_c - y_c) / N
  *     set       loss = sum_c (log(1 + exp(x_c)) - x_c y_c) / N  d_c = (sigmoid(x_c) - y_c) / N
  *
- * A class is smoothed if s = smoothing is not 0, as torch.nn.CrossEntropyLoss(label_smoothing = s) has it.
- * With write_gradient the logits become d * scale, rounded once. A negative class is masked: loss and gradients are 0.
- * With mark_wrong the loss of a row that is predicted wrongly gets a minus sign. Such a row of classes has its largest
+ * A class is smoothed if s = smoothing is not 0, as torch.nn.CrossEntropyLoss(label_smoothing = s) has it. With m =
+ * mixed above 0 a row of classes also has the label b of the row before. Its loss is (1 - m) loss(y) + m loss(b), as
+ * after torchvision's MixUp and CutMix. The row before row 0 has *label_before. Places and marks are those of y. With
+ * write_gradient the logits become d * scale, rounded once. A negative class is masked: loss and gradients are 0. With
+ * mark_wrong the loss of a row that is predicted wrongly gets a minus sign. Such a row of classes has its largest
  * logit, the first of equal ones, elsewhere. Logits before a label's are the larger ones, and equal ones of a lower
  * class. That of a set has a logit above 0 for a label up to 0.5, or the reverse.
  */
@@ -30,6 +32,8 @@ typedef struct dsc_label_loss_args {
     int64_t rows, classes, stride; /* R, N */
     float scale;                   /* 1 / samples of the micro-batch, times the loss scale */
     float smoothing;               /* class: s, 0..1; 0: none */
+    float mixed;                   /* class: m, 0..1; 0: none */
+    const int32_t *label_before;   /* class, m above 0: of the row before the first */
     int32_t *places;               /* class: [rows] written: logits before the label's, 0 of a masked row; or NULL */
     bool write_gradient, mark_wrong;
     dsc_label_kind kind;

@@ -239,14 +239,17 @@ static dsc_status compare_labels(const head_call *call, int64_t first, int64_t r
     dsc_module_ctx *ctx = call->ctx;
     const dsc_lm_config *config = call->config;
     const int64_t numbers = config->label_kind == DSC_LABELS_CLASS ? 1 : config->classes; /* of 4 bytes each */
+    const int32_t *labels = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first * numbers;
     const dsc_label_loss_args args = { .logits = call->scratch + call->at.logits,
                                        .losses = ctx->losses + first,
-                                       .labels = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first * numbers,
+                                       .labels = labels,
                                        .rows = rows,
                                        .classes = config->classes,
                                        .stride = stride_of(config),
                                        .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
                                        .smoothing = ctx->label_smoothing,
+                                       .mixed = ctx->mixed,
+                                       .label_before = first > 0 ? labels - 1 : labels + call->at.rows - 1,
                                        .places = ctx->places != NULL ? ctx->places + first : NULL,
                                        .write_gradient = gradient,
                                        .mark_wrong = !ctx->save && !ctx->training,

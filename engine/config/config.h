@@ -238,6 +238,8 @@ typedef struct dsc_images_section {
     double flip;               /* probability */
     double rand_augment[2];    /* operations and their level; 0: none */
     double jitter[4];          /* brightness, contrast, saturation, hue */
+    double mixup, cutmix;      /* alpha of MixUp and CutMix; 0: none */
+    double mixup_prob, mixup_switch_prob;
     int64_t resize;            /* shorter side; 0: by preprocessor_config.json or the model */
     int filter;                /* 0: by preprocessor_config.json, 1: bilinear, 2: bicubic */
     double mean[DSC_IMAGE_PLANES_MAX], std[DSC_IMAGE_PLANES_MAX];

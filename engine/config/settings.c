@@ -311,6 +311,10 @@ static void put_images(setting_lines *lines, const dsc_config *config)
     put_field(lines, config, DSC_ID_IMAGES_FLIP);
     put_numbers(lines, DSC_ID_IMAGES_JITTER, images->jitter, 4);
     put_numbers(lines, DSC_ID_IMAGES_RAND_AUGMENT, images->rand_augment, 2);
+    put_field(lines, config, DSC_ID_IMAGES_MIXUP);
+    put_field(lines, config, DSC_ID_IMAGES_CUTMIX);
+    put_field(lines, config, DSC_ID_IMAGES_MIXUP_PROB);
+    put_field(lines, config, DSC_ID_IMAGES_MIXUP_SWITCH);
     put_field(lines, config, DSC_ID_IMAGES_RESIZE);
     if (images->filter > 0)
         put_choice(lines, DSC_ID_IMAGES_INTERPOLATION, images->filter - 1);

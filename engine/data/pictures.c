@@ -382,9 +382,9 @@ static dsc_status run_part(void *user, int32_t thread, int64_t part, dsc_error *
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
+static dsc_status read_pictures(dsc_pictures *p, int64_t first_sample, int64_t count, void *const *batch_data,
+                                dsc_error *err)
 {
-    dsc_pictures *p = user;
     const dsc_picture_options *o = &p->options;
     const int64_t elements = o->planes * o->height * o->width;
     uint32_t epoch = 0;
@@ -400,6 +400,17 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
                                       (int32_t *)batch_data[1] + k, err));
         normalise(p, &p->file[i], (float *)batch_data[0] + k * elements);
     }
+    return DSC_OK;
+}
+
+static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
+{
+    dsc_pictures *p = user;
+    const dsc_picture_options *o = &p->options;
+    dsc_mix mix;
+    DSC_TRY(read_pictures(p, first_sample, count, batch_data, err));
+    dsc_mix_choose(&o->mix, o->seed, (uint64_t)first_sample, o->height, o->width, &mix);
+    dsc_mix_run(&mix, count, o->planes, o->height, o->width, batch_data[0]);
     return DSC_OK;
 }
 

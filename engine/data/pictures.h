@@ -16,6 +16,7 @@
 #include <dsc/dsc.h>
 
 #include "engine/data/images/augment.h"
+#include "engine/data/images/mix.h"
 #include "engine/data/picture_file.h"
 
 typedef struct dsc_pictures dsc_pictures;
@@ -53,6 +54,7 @@ typedef struct dsc_picture_options {
     bool shuffle;
     uint64_t seed;
     dsc_picture_changes changes;
+    dsc_mix_options mix; /* of each call of the source's fill, which is a micro-batch */
 } dsc_picture_options;
 
 /* The files stay open: at most DSC_PICTURE_FILES_MAX. */

@@ -309,6 +309,10 @@ typedef struct dsc_module_ctx {
      * label, which are larger, or equal and of a lower class; 0 of a masked item; NULL: not wanted. */
     float label_smoothing;
     int32_t *places;
+
+    /* Share m of another label, of the same module: that of the item before in the micro-batch. The last item is before
+     * the first one. The loss is (1 - m) loss(own label) + m loss(that label). 0: none, as outside of training. */
+    float mixed;
 } dsc_module_ctx;
 
 enum {

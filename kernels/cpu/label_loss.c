@@ -45,6 +45,30 @@ static double smoothed(const label_row *r, double loss, double log_sum)
     return (1 - smoothing) * loss + smoothing * (all / (double)r->args->classes);
 }
 
+/* The label of the row before. */
+static int32_t label_before(const label_row *r)
+{
+    return r->row > 0 ? ((const int32_t *)r->args->labels)[r->row - 1] : *r->args->label_before;
+}
+
+/* A row with two labels, of which neither is masked. */
+static void mix(label_row *r, double most, double sum)
+{
+    const dsc_label_loss_args *a = r->args;
+    const int32_t label = ((const int32_t *)a->labels)[r->row], other = label_before(r);
+    const double mixed = (double)a->mixed, kept = 1 - (double)a->smoothing;
+    const double share = (double)a->smoothing / (double)a->classes;
+    const double own = most - logit(r, label), its = most - logit(r, other);
+    DSC_ASSERT(other >= 0 && other < a->classes);
+    r->loss = log(sum) + ((1 - mixed) * own + mixed * its);
+    if (a->smoothing != 0.0f)
+        r->loss = smoothed(r, r->loss, log(sum) + most);
+    for (int64_t c = 0; c < a->classes; c++) {
+        const double target = (c == label ? 1 - mixed : 0) + (c == other ? mixed : 0);
+        give(r, c, exp(logit(r, c) - most) / sum - target * kept - share);
+    }
+}
+
 static void classify(label_row *r)
 {
     const dsc_label_loss_args *a = r->args;
@@ -68,6 +92,10 @@ static void classify(label_row *r)
         sum += exp(logit(r, c) - most);
     r->loss = log(sum) + (most - own);
     r->wrong = best != label;
+    if (a->mixed > 0) {
+        mix(r, most, sum);
+        return;
+    }
     if (a->smoothing != 0.0f)
         r->loss = smoothed(r, r->loss, log(sum) + most);
     const double share = (double)a->smoothing / (double)a->classes, kept = 1 - (double)a->smoothing;
@@ -122,6 +150,8 @@ static dsc_status run(const void *args, const dsc_cpu_threads *pool, dsc_error *
     DSC_ASSERT(a->classes >= 1);
     DSC_ASSERT(a->stride >= a->classes);
     DSC_ASSERT(a->smoothing >= 0 && a->smoothing <= 1);
+    DSC_ASSERT(a->mixed >= 0 && a->mixed <= 1);
+    DSC_ASSERT(a->mixed == 0 || a->label_before != NULL);
     DSC_TRY(dsc_range_dtype_check("LABEL_LOSS", a->dtype, err));
     dsc_range_run(pool, a->rows, rows, a);
     return DSC_OK;

@@ -13,7 +13,8 @@ template <class T> struct label_rows {
     float *losses;
     const void *labels;
     int64_t classes, stride;
-    float scale, smoothing;
+    float scale, smoothing, mixed;
+    const int32_t *label_before;
     int32_t *places;
     bool write_gradient, mark_wrong;
 };
@@ -65,6 +66,10 @@ template <class T> __global__ void __launch_bounds__(LANES) class_kernel(const l
     for (int64_t c = threadIdx.x; c < a.classes; c += LANES)
         sum += exp(static_cast<double>(to_f32(x[c])) - most);
     sum = sum_of_lanes(sum);
+    /* The label of the row before, with the share `mixed`. */
+    const int32_t other =
+        a.mixed > 0.0f ? (row > 0 ? static_cast<const int32_t *>(a.labels)[row - 1] : *a.label_before) : label;
+    const double mixed = static_cast<double>(a.mixed);
     const double own = label >= 0 ? static_cast<double>(to_f32(x[label])) : 0.0;
     const double smoothing = static_cast<double>(a.smoothing), share = smoothing / static_cast<double>(a.classes);
     double all = 0;
@@ -73,6 +78,7 @@ template <class T> __global__ void __launch_bounds__(LANES) class_kernel(const l
             all += log(sum) + most - static_cast<double>(to_f32(x[c]));
         all = sum_of_lanes(all);
     }
+    const double its = label >= 0 && other >= 0 ? static_cast<double>(to_f32(x[other])) : own;
     int32_t before = 0;
     if (a.places != NULL && label >= 0) {
         for (int64_t c = threadIdx.x; c < a.classes; c += LANES) {
@@ -85,15 +91,17 @@ template <class T> __global__ void __launch_bounds__(LANES) class_kernel(const l
     }
     __syncwarp();
     for (int64_t c = threadIdx.x; c < a.classes; c += LANES) {
-        const double d =
-            exp(static_cast<double>(to_f32(x[c])) - most) / sum - (c == label ? 1.0 - smoothing : 0.0) - share;
+        const double softmax = exp(static_cast<double>(to_f32(x[c])) - most) / sum;
+        const double target = (c == label ? 1.0 - mixed : 0.0) + (c == other ? mixed : 0.0);
+        const double kept = a.mixed > 0.0f ? target * (1.0 - smoothing) : (c == label ? 1.0 - smoothing : 0.0);
+        const double d = softmax - kept - share;
         give(a, x, c, label >= 0 ? static_cast<float>(d) : 0.0f);
     }
     if (threadIdx.x != 0)
         return;
     if (a.places != NULL)
         a.places[row] = before;
-    double of_row = log(sum) + (most - own);
+    double of_row = log(sum) + (a.mixed > 0.0f ? (1.0 - mixed) * (most - own) + mixed * (most - its) : most - own);
     if (a.smoothing != 0.0f)
         of_row = (1.0 - smoothing) * of_row + smoothing * (all / static_cast<double>(a.classes));
     const float loss = label >= 0 ? static_cast<float>(of_row) : 0.0f;
@@ -127,8 +135,18 @@ template <class T, bool SET> __global__ void __launch_bounds__(LANES) numbers_ke
 
 template <class T> void run(const dsc_cuda_launch *at, const dsc_label_loss_args *a)
 {
-    const label_rows<T> rows = { static_cast<T *>(a->logits), a->losses,    a->labels, a->classes, a->stride, a->scale,
-                                 a->smoothing,                a->places, a->write_gradient, a->mark_wrong };
+    const label_rows<T> rows = { static_cast<T *>(a->logits),
+                                 a->losses,
+                                 a->labels,
+                                 a->classes,
+                                 a->stride,
+                                 a->scale,
+                                 a->smoothing,
+                                 a->mixed,
+                                 a->label_before,
+                                 a->places,
+                                 a->write_gradient,
+                                 a->mark_wrong };
     const unsigned blocks = grid_size(a->rows);
     if (a->kind == DSC_LABELS_CLASS)
         DSC_CUDA_LAUNCH((class_kernel<T>), blocks, LANES, 0, at->stream, rows);

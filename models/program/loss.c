@@ -65,14 +65,17 @@ static dsc_status classify(const dsc_program *program, const dsc_module_ctx *ctx
                            int64_t rows, dsc_error *err)
 {
     const int64_t columns = program->value[program->output].columns;
+    const int32_t *labels = ctx->batch_data[targets];
     const dsc_label_loss_args args = { .logits = logits,
                                        .losses = ctx->losses,
-                                       .labels = ctx->batch_data[targets],
+                                       .labels = labels,
                                        .rows = rows,
                                        .classes = columns,
                                        .stride = columns,
                                        .scale = (float)((double)ctx->loss_scale / (double)rows),
                                        .smoothing = ctx->label_smoothing,
+                                       .mixed = ctx->mixed,
+                                       .label_before = labels + rows - 1,
                                        .places = ctx->places,
                                        .write_gradient = ctx->save,
                                        .mark_wrong = rows == ctx->batch && columns <= DSC_LABELS_MAX && !ctx->save &&

@@ -28,6 +28,11 @@ static double loss_of(const dsc_label_loss_args *a, int64_t row, int64_t changed
     double all = 0;
     for (int64_t c = 0; c < a->classes; c++)
         all += log(sum) - (ck_start(a->logits, row * a->stride + c) + (c == changed ? by : 0));
+    if (label >= 0 && a->mixed > 0) {
+        const int64_t other = row > 0 ? ((const int32_t *)a->labels)[row - 1] : *a->label_before;
+        const double its = ck_start(a->logits, row * a->stride + other) + (other == changed ? by : 0);
+        own = (1 - (double)a->mixed) * own + (double)a->mixed * its;
+    }
     return label < 0 ? 0 : (1 - s) * (log(sum) - own) + s * all / (double)a->classes;
 }
 
@@ -80,11 +85,11 @@ static void verify(const void *args)
         ck_same_on_cpu(a->logits);
 }
 
-static const void *labels_of(int64_t rows, int64_t classes, dsc_label_kind kind)
+static const void *labels_of(int64_t rows, int64_t classes, dsc_label_kind kind, bool mixed)
 {
     if (kind == DSC_LABELS_CLASS) {
         int32_t *labels = ck_buf(CK_IN, DSC_I32, rows, "labels");
-        ck_int(labels, -1, (int32_t)classes - 1);
+        ck_int(labels, mixed ? 0 : -1, (int32_t)classes - 1);
         return labels;
     }
     float *labels = ck_buf(CK_IN, DSC_F32, rows * classes, "labels");
@@ -94,26 +99,31 @@ static const void *labels_of(int64_t rows, int64_t classes, dsc_label_kind kind)
     return labels;
 }
 
-static void check(int64_t rows, int64_t classes, dsc_label_kind kind, dsc_dtype dtype, bool gradient,
-                  float smoothing)
+static void check(int64_t rows, int64_t classes, dsc_label_kind kind, dsc_dtype dtype, bool gradient, float smoothing,
+                  float mixed)
 {
     static const char *const names[] = { "none", "class", "numbers", "set" };
-    if (!ck_case("label_loss %s %s R=%lld N=%lld%s%s", names[kind], ck_dtype_text(dtype), (long long)rows,
-                 (long long)classes, gradient ? " gradient" : "", smoothing > 0 ? " smoothed" : ""))
+    if (!ck_case("label_loss %s %s R=%lld N=%lld%s%s%s", names[kind], ck_dtype_text(dtype), (long long)rows,
+                 (long long)classes, gradient ? " gradient" : "", smoothing > 0 ? " smoothed" : "",
+                 mixed > 0 ? " mixed" : ""))
         return;
     const int64_t stride = dsc_align_up(classes, 64);
     void *logits = ck_buf(gradient ? CK_INOUT : CK_IN, dtype, rows * stride, "logits");
     float *losses = ck_buf(CK_OUT, DSC_F32, rows, "losses");
     ck_normal(logits, 0, 2);
     ck_gaps(logits, rows, classes, stride);
+    const void *const labels = labels_of(rows, classes, kind, mixed > 0);
     const dsc_label_loss_args args = { .logits = logits,
                                        .losses = losses,
-                                       .labels = labels_of(rows, classes, kind),
+                                       .labels = labels,
                                        .rows = rows,
                                        .classes = classes,
                                        .stride = stride,
                                        .scale = 0.25f,
                                        .smoothing = smoothing,
+                                       .mixed = mixed,
+                                       .label_before =
+                                           mixed > 0 ? (const int32_t *)labels + dsc_max_i64(rows, 1) - 1 : NULL,
                                        .places = kind == DSC_LABELS_CLASS && (!gradient || smoothing > 0)
                                                      ? ck_buf(CK_OUT, DSC_I32, rows, "places")
                                                      : NULL,
@@ -131,8 +141,10 @@ void ck_label_loss(void)
         for (dsc_label_kind kind = DSC_LABELS_CLASS; kind <= DSC_LABELS_SET; kind++)
             for (size_t s = 0; s < DSC_COUNT(shapes); s++)
                 for (int gradient = 0; gradient < 2; gradient++) {
-                    check(shapes[s][0], shapes[s][1], kind, dtype, gradient != 0, 0);
-                    if (kind == DSC_LABELS_CLASS)
-                        check(shapes[s][0], shapes[s][1], kind, dtype, gradient != 0, s % 2 == 0 ? 0.1f : 0.75f);
+                    check(shapes[s][0], shapes[s][1], kind, dtype, gradient != 0, 0, 0);
+                    if (kind != DSC_LABELS_CLASS)
+                        continue;
+                    check(shapes[s][0], shapes[s][1], kind, dtype, gradient != 0, s % 2 == 0 ? 0.1f : 0.75f, 0);
+                    check(shapes[s][0], shapes[s][1], kind, dtype, gradient != 0, s % 2 == 0 ? 0.1f : 0, 0.3f);
                 }
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/data/images/augment.h"
+#include "engine/data/images/mix.h"
 
 static uint8_t *bytes_of(const char *path, int64_t *count)
 {
@@ -61,7 +62,24 @@ static dsc_image_transform transform_of(char **numbers)
                                    .rand_level = 9 };
 }
 
-/* decode FILE EIGHTHS | boxes WIDTH HEIGHT COUNT | transform FILE SAMPLE NUMBERS... (as transform_of takes them) */
+/* MIXUP CUTMIX PROBABILITY SWITCH SEED STEP COUNT SIDE: mixes of micro-batches of STEP pictures. */
+static void print_mixes(char **numbers)
+{
+    const dsc_mix_options options = { .mixup = atof(numbers[0]),
+                                      .cutmix = atof(numbers[1]),
+                                      .probability = atof(numbers[2]),
+                                      .switch_probability = atof(numbers[3]) };
+    const uint64_t seed = (uint64_t)atoll(numbers[4]), step = (uint64_t)atoll(numbers[5]);
+    const int32_t side = atoi(numbers[7]);
+    for (uint64_t k = 0; k < (uint64_t)atoll(numbers[6]); k++) {
+        dsc_mix mix;
+        dsc_mix_choose(&options, seed, k * step, side, side, &mix);
+        printf("%.17g %d %d %d %d %d\n", mix.share, mix.cut, mix.left, mix.top, mix.right, mix.bottom);
+    }
+}
+
+/* decode FILE EIGHTHS | boxes WIDTH HEIGHT COUNT | transform FILE SAMPLE NUMBERS... (as transform_of takes them) |
+ * mixes NUMBERS... */
 int main(int argc, char **argv)
 {
     dsc_image image = DSC_IMAGE_INIT, out = DSC_IMAGE_INIT;
@@ -87,6 +105,8 @@ int main(int argc, char **argv)
             return 2;
         write_out(&out);
         dsc_augmenter_free(&augmenter);
+    } else if (argc == 10 && strcmp(argv[1], "mixes") == 0) {
+        print_mixes(argv + 2);
     } else {
         return 3;
     }

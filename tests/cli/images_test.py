@@ -156,5 +156,37 @@ for sample in range(120):
     worst = max(worst, gaps[key][0])
 missing = {name for name in space} - {name for name, _ in seen}
 report("RandAugment has torchvision's operations and sizes", worst == 0 and not missing, f"{worst} {missing} {seen}")
+# MixUp and CutMix: shares have the Beta distribution, and rectangles those of CutMix.make_params
+def mixes(*numbers):
+    return [[float(x) for x in line.split()] for line in
+            subprocess.run([program, "mixes", *map(str, numbers)], capture_output=True, text=True).stdout.splitlines()]
+
+
+for alpha in (0.2, 0.8, 1.0, 2.5, 40.0):
+    ours = torch.tensor([m[0] for m in mixes(alpha, 0, 1, 0.5, 42, 32, 10000, 64)]).sort().values
+    theirs = torch.distributions.Beta(alpha, alpha)
+    torch.manual_seed(1)
+    sample = theirs.sample((100000,)).double().sort().values
+    gap = (torch.searchsorted(sample, ours.double()) / len(sample) - (torch.arange(10000) + 0.5) / 10000).abs().max().item()
+    report(f"10,000 shares have the distribution Beta({alpha}, {alpha})", gap < 0.0195 + 0.0062, f"Kolmogorov's distance {gap}")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from mix_reference import mix
+numbers = (0.4, 1.5, 0.9, 0.3, 7)
+ours, same = mixes(*numbers, 24, 2000, 56), True
+for k, m in enumerate(ours):
+    share, box = mix(*numbers, k * 24, 56, 56)
+    same = same and abs(share - m[0]) < 1e-12 and bool(m[1]) == (box is not None) and (box is None or box == m[2:])
+kinds = [sum(m[0] > 0 and not m[1] for m in ours), sum(m[1] > 0 for m in ours)]
+report("choices and rectangles follow from the seed and the first sample", same and abs(kinds[0] - 1260) < 90 and abs(kinds[1] - 540) < 80, f"{kinds}")
+from torchvision.transforms import v2
+torch.manual_seed(3)
+cutmix, theirs = v2.CutMix(alpha=1.0, num_classes=10), []
+for _ in range(10000):
+    made = cutmix.make_params([torch.zeros(2, 3, 56, 56)])
+    theirs.append(1 - made["lam_adjusted"])
+ours = [m[0] for m in mixes(0, 1, 1, 0.5, 5, 16, 10000, 56)]
+moments = [(np.mean(x), np.std(x), np.mean(np.array(x) == 0)) for x in (ours, theirs)]
+apart = max(abs(a - b) for a, b in zip(*moments))
+report("10,000 shares of CutMix have the moments of torchvision's", apart < 0.015, f"{moments}")
 print(f"1..{number}")
 sys.exit(failed)

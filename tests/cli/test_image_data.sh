@@ -15,7 +15,7 @@ cat >vit/config.json <<'END'
  "num_attention_heads": 4, "intermediate_size": 64, "image_size": 16, "patch_size": 4, "num_labels": 3}
 END
 sed 's/"num_labels": 3/"id2label": {"0": "cat", "1": "dog", "2": "bird"}/' vit/config.json >names/config.json
-images='"random_crop": true, "flip": 0.5, "color_jitter": [0.2, 0.2, 0.2, 0.05], "rand_augment": [1, 3], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]'
+images='"random_crop": true, "mixup": 0.4, "cutmix": 1.0, "mixup_prob": 0.6, "flip": 0.5, "color_jitter": [0.2, 0.2, 0.2, 0.05], "rand_augment": [1, 3], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]'
 config() { # NAME DATA IMAGES
     cat >"$1.json" <<END
 {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},
@@ -125,6 +125,10 @@ report "a CSV file without the columns is refused" refuses "begins with the name
 printf 'path,label\ntrain/ant/000.png,7\n' >seven.csv
 config seven '"seven.csv"' ''
 report "a class above the model's is refused" refuses "the picture has class 7, and the model has 3 classes" seven
+config alone '"train"' '"mixup": 0.2'
+sed -i 's/"train_micro_batch_size_per_gpu": 2/"train_micro_batch_size_per_gpu": 1/' alone.json
+report "a micro-batch of one picture cannot be mixed" refuses "has none to mix it with" alone
+report "a text model mixes no pictures" refuses "does not classify pictures" alone --model gpt2-nano --data "$root/README.md"
 config mixed '["all.tar", "list.csv"]' ''
 report "numbers beside names are refused" refuses "expected one kind in all files" mixed
 config small '"train"' '"resize": 8'

@@ -264,6 +264,49 @@ def recipe(folder):
     assert " images/s " in done and "tokens/s" not in done and "top-5 accuracy" in done, f"the lines are {done}"
 
 
+def mixed(folder):
+    """MixUp and CutMix with label smoothing, on 1, 2 and 4 ranks of one micro-batch: one set of bits, and torch's losses of the same mix."""
+    from mix_reference import mix
+    from torchvision.transforms import v2
+    steps, batch, micro, smoothing, seed, numbers = 12, 8, 2, 0.1, 42, (0.8, 1.0, 0.9, 0.5)
+    config = vit()
+    hf, data, path = (f"{folder}/{name}" for name in ("hf", "d.pictures", "c.json"))
+    model = model_of(config)
+    save_model(model, config, hf)
+    pictures, labels = torch.randint(0, 256, (40, 24, 24, 3), dtype=torch.uint8), torch.randint(0, CLASSES, (40,))
+    write_pictures(data, pictures, labels)
+    runs = []
+    for ranks in (1, 2, 4):
+        json.dump({"train_batch_size": batch, "train_micro_batch_size_per_gpu": micro, "seed": seed, "zero_optimization": {"stage": 2},
+                   "optimizer": {"type": "SGD", "params": {"lr": 0.05}},
+                   "dsc": {"reproducible": "world_size", "label_smoothing": smoothing, "images": dict(zip(("mixup", "cutmix", "mixup_prob", "mixup_switch_prob"), numbers))}},
+                  open(path, "w"))
+        log, save = f"{folder}/log{ranks}.jsonl", f"{folder}/save{ranks}"
+        run(f"{BIN}/dsc-launch", f"--num_gpus={ranks}", "train", "--config", path, "--model", hf, "--data", data, "--no-shuffle", "--log", log,
+            "--steps", str(steps), "--save", save)
+        runs.append(([json.loads(line)["loss"] for line in open(log)], run(f"{BIN}/dsc", "ckpt", "hash", f"{save}/step-{steps}")))
+    assert runs[0] == runs[1] == runs[2], "1, 2 and 4 ranks differ"
+    opt, pixels, off, kinds = torch.optim.SGD(model.parameters(), lr=0.05), normalised(pictures), 0.0, set()
+    add, cut = v2.MixUp(num_classes=CLASSES), v2.CutMix(num_classes=CLASSES)
+    for step in range(steps):
+        opt.zero_grad()
+        total = 0.0
+        for first in range(step * batch, (step + 1) * batch, micro):
+            at = [n % len(labels) for n in range(first, first + micro)]
+            share, box = mix(*numbers, seed, first, 24, 24)
+            kinds.add("none" if share == 0 else "cut" if box else "add")
+            theirs, params = (cut, {"box": box, "lam_adjusted": 1 - share}) if box else (add, {"lam": 1 - share})
+            params.update(labels=labels[at], batch_size=micro)
+            x, soft = (theirs.transform(each, params) for each in (pixels[at], params["labels"]))
+            loss = torch.nn.functional.cross_entropy(logits_of(model, x), soft, label_smoothing=smoothing) * micro / batch
+            loss.backward()
+            total += loss.item()
+        opt.step()
+        off = max(off, abs(total - runs[0][0][step]))
+    print(f"# losses within {off:.2g} of torch's, with {sorted(kinds)}", flush=True)
+    assert off < 5e-5 and len(kinds) == 3, f"losses are {off} apart, {kinds}"
+
+
 def has_peft():
     try:
         import peft
@@ -279,5 +322,6 @@ CASES = [("ViT", vit()), ("ViT without biases of q, k and v", vit(qkv_bias=False
 
 chosen = os.environ.get("DSC_TEST_NAMES")
 TESTS = [(name, check, (config,)) for name, config in CASES] + [("folders without a classifier", base_alone, ()), ("a recipe of torchvision", recipe, ()),
+    ("pictures mixed as by torchvision", mixed, ()),
     ("adapters in peft", adapters if has_peft() else None, () if has_peft() else "peft is not installed")]
 sys.exit(run_all([t for t in TESTS if chosen is None or t[0] in chosen.split(",")]))

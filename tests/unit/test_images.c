@@ -13,6 +13,7 @@
 
 #include "engine/data/files.h"
 #include "engine/data/images/augment.h"
+#include "engine/data/images/mix.h"
 #include "engine/data/images/preprocessor.h"
 #include "engine/data/images/workers.h"
 
@@ -161,6 +162,59 @@ static dsc_status count_part(void *user, int32_t thread, int64_t part, dsc_error
     return part % 10 == 7 ? DSC_FAIL(err, DSC_ERR_INPUT, "part", "%lld", (long long)part) : DSC_OK;
 }
 
+static void pictures_are_mixed_with_those_before_them(void **state)
+{
+    enum { COUNT = 3, PLANES = 2, HEIGHT = 4, WIDTH = 5, EACH = PLANES * HEIGHT * WIDTH };
+    const dsc_mix add = { .share = 0.25 },
+                  cut = { .share = 0.2, .cut = true, .left = 1, .top = 2, .right = 3, .bottom = 4 };
+    const dsc_mix *const all[] = { &add, &cut };
+    float pixels[COUNT * EACH];
+    (void)state;
+    for (size_t k = 0; k < DSC_COUNT(all); k++) {
+        for (int i = 0; i < COUNT * EACH; i++)
+            pixels[i] = (float)(i / EACH * 1000 + i % EACH);
+        dsc_mix_run(all[k], COUNT, PLANES, HEIGHT, WIDTH, pixels);
+        for (int i = 0; i < COUNT * EACH; i++) {
+            const int x = i % WIDTH, y = i / WIDTH % HEIGHT, before = (i / EACH + COUNT - 1) % COUNT;
+            const bool inside = x >= 1 && x < 3 && y >= 2;
+            const float own = (float)(i / EACH * 1000 + i % EACH), other = (float)(before * 1000 + i % EACH);
+            const float expected = !all[k]->cut ? other * 0.25f + own * 0.75f : inside ? other : own;
+            assert_true(pixels[i] == expected);
+        }
+    }
+}
+
+static void mixing_depends_on_the_seed_and_the_first_sample(void **state)
+{
+    const dsc_mix_options both = { .mixup = 0.2, .cutmix = 1, .probability = 0.75, .switch_probability = 0.5 };
+    int mixed = 0, cut = 0, moved = 0;
+    dsc_mix mix, again, other;
+    (void)state;
+    for (uint64_t first = 0; first < 4000; first++) {
+        dsc_mix_choose(&both, 7, first * 8, 6, 9, &mix);
+        dsc_mix_choose(&both, 7, first * 8, 6, 9, &again);
+        dsc_mix_choose(&both, 8, first * 8, 6, 9, &other);
+        assert_memory_equal(&mix, &again, sizeof mix);
+        moved += mix.share != other.share;
+        mixed += mix.share > 0;
+        cut += mix.cut;
+        assert_true(mix.share >= 0 && mix.share <= 1);
+        assert_true(mix.left >= 0 && mix.top >= 0 && mix.right <= 9 && mix.bottom <= 6);
+        assert_true(!mix.cut || (mix.left <= mix.right && mix.top <= mix.bottom));
+        assert_true(!mix.cut || mix.share == (mix.right - mix.left) * (mix.bottom - mix.top) / 54.0);
+    }
+    assert_true(moved > 3000);
+    assert_in_range(mixed, 2000, 3000); /* some rectangles have no pixel */
+    assert_in_range(cut, 1400, 1600);
+    dsc_mix_choose(&(dsc_mix_options) { .mixup = 1 }, 7, 0, 6, 9, &mix);
+    assert_true(mix.share == 0);
+    for (double alpha = 1e-3; alpha < 2000; alpha *= 10)
+        for (uint64_t first = 0; first < 100; first++) {
+            const double number = dsc_mix_beta(alpha, 7, first);
+            assert_true(number >= 0 && number <= 1);
+        }
+}
+
 static void each_part_runs_once_and_the_first_failure_is_reported(void **state)
 {
     int32_t done[100];
@@ -257,6 +311,8 @@ int main(void)
         cmocka_unit_test(headers_beyond_a_limit_take_no_memory),
         cmocka_unit_test(long_pictures_are_not_resized_to_longer_ones),
         cmocka_unit_test(random_numbers_depend_on_seed_epoch_and_sample),
+        cmocka_unit_test(pictures_are_mixed_with_those_before_them),
+        cmocka_unit_test(mixing_depends_on_the_seed_and_the_first_sample),
         cmocka_unit_test(each_part_runs_once_and_the_first_failure_is_reported),
         cmocka_unit_test(sizes_of_a_preprocessor_are_those_of_transformers),
         cmocka_unit_test(a_range_in_a_name_is_a_list_of_files),
