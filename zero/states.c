@@ -220,7 +220,8 @@ static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
+/* Whatever depends on the master weights. */
+static dsc_status publish_weights(dsc_zero *zero, dsc_error *err)
 {
     DSC_ASSERT(!zero->gathers.next_pass_prefetched);
     DSC_TRY(dsc_zero_sync(zero, err));
@@ -236,6 +237,21 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
         if (zero->group[g].param_whole)
             DSC_TRY(dsc_gather_params(zero, g, err));
     }
+    return DSC_OK;
+}
+
+dsc_status dsc_zero_republish(dsc_zero *zero, dsc_error *err)
+{
+    DSC_ASSERT(!zero->sums_are_own);
+    DSC_TRY(publish_weights(zero, err));
+    DSC_TRY(dsc_zero_sync(zero, err));
+    return dsc_state_store_settle(zero, err);
+}
+
+dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
+{
+    DSC_ASSERT(zero->optimizer_count <= DSC_ZERO_PASSES_MAX);
+    DSC_TRY(publish_weights(zero, err));
     DSC_TRY(dsc_zero_forget_errors(zero, err));
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         if (zero->optimizer[i]->forget != NULL)

@@ -12,6 +12,7 @@
 #include "zero/offload/speculative_update.h"
 #include "zero/offload/state_store.h"
 #include "zero/optimizer/adafactor.h"
+#include "zero/optimizer/average.h"
 #include "zero/optimizer/muon.h"
 #include "zero/optimizer/onebit.h"
 #include "zero/optimizer/onebit_lamb.h"
@@ -91,6 +92,7 @@ typedef struct zero_parts {
     dsc_muon muon;
     dsc_sign_compress sign_compress;
     dsc_onebit onebit;
+    dsc_average average;
     group_parts *group; /* [group_count] */
 } zero_parts;
 _Static_assert(offsetof(zero_parts, zero) == 0, "dsc_zero_close frees the parts by the address of the dsc_zero");
@@ -110,6 +112,7 @@ static dsc_status open_parts(dsc_alloc *alloc, dsc_zero **out, dsc_error *err)
     parts->zero.muon = &parts->muon;
     parts->zero.sign_compress = &parts->sign_compress;
     parts->zero.onebit = &parts->onebit;
+    parts->zero.average = &parts->average;
     *out = &parts->zero;
     return DSC_OK;
 }
@@ -188,10 +191,11 @@ static void sum_plan(dsc_zero *zero)
  * 3. onebit_lamb reads the terms as they were given, and edits them; onebit leaves them alone then.
  * 4. adafactor walks over matrices: the factors of second moments.
  * 5. trust_ratio walks over all tiles, with the factors of adafactor and the terms of onebit_lamb.
- * 6. muon makes the directions of a round just before the tiles of the round. */
+ * 6. muon makes the directions of a round just before the tiles of the round.
+ * 7. average reads the weights of tiles that are updated. */
 static const dsc_zero_pass_ops *const all_passes[DSC_ZERO_PASSES_MAX] = {
-    &dsc_sign_compress_pass, &dsc_onebit_pass,      &dsc_onebit_lamb_pass,
-    &dsc_adafactor_pass,     &dsc_trust_ratio_pass, &dsc_muon_pass,
+    &dsc_sign_compress_pass, &dsc_onebit_pass, &dsc_onebit_lamb_pass, &dsc_adafactor_pass,
+    &dsc_trust_ratio_pass,   &dsc_muon_pass,   &dsc_average_pass,
 };
 
 static void choose_passes(dsc_zero *zero)
@@ -260,7 +264,8 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(options->moment_dtype != DSC_U8 || options->recipe == DSC_RECIPE_ADAMW);
     DSC_ASSERT(options->layout->tensor_align % (options->moment_dtype == DSC_U8 ? DSC_Q8_BLOCK : 1) == 0);
     DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
-    DSC_ASSERT(!signs || options->quant_grad_parts == DSC_QUANT_NONE);
+    DSC_ASSERT(!signs || (options->quant_grad_parts == DSC_QUANT_NONE && options->average_share == 0));
+    DSC_ASSERT(options->average_share >= 0 && options->average_share <= 1);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
     DSC_ASSERT(options->micro_batch_group >= 1 &&
                options->grad_parts_per_step % (options->layout->world_size * (int64_t)options->micro_batch_group) == 0);

@@ -149,6 +149,17 @@ DSC_MUST_USE dsc_status dsc_zero_add_to_master(dsc_zero *zero, int32_t tensor, c
 /* Collective, after slices were written: converts params from masters (bf16, fp16) and completes states that the stage
  * keeps whole. */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);
+/* Moving averages of this rank's slice of a trainable group (zero/optimizer/average.h), from element `first` of it on,
+ * in memory of the device or the host. NULL: the group is frozen, or the run has no averages. */
+float *dsc_zero_average(const dsc_zero *zero, int32_t group, int64_t first);
+/* Whether the averages have values: of an update, or of a checkpoint, for which the loader sets this. */
+bool dsc_zero_has_averages(const dsc_zero *zero);
+void dsc_zero_set_averages(dsc_zero *zero, bool present);
+/* Collective. Weights and averages change places, and the parameters are distributed. A second call undoes the first;
+ * no step and no save is in between. */
+DSC_MUST_USE dsc_status dsc_zero_exchange_averages(dsc_zero *zero, dsc_error *err);
+/* dsc_zero_publish of other master weights that are in use for a time: nothing of the training is forgotten. */
+DSC_MUST_USE dsc_status dsc_zero_republish(dsc_zero *zero, dsc_error *err);
 /* Waits for all streams and for all writes to files. */
 DSC_MUST_USE dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err);
 /* Ends an active update at its next tile, after the run has failed. From any thread. */

@@ -269,6 +269,8 @@ static double flat_bytes(dsc_kernel kernel, const void *args)
         return reduce_bytes(args);
     case DSC_KERNEL_ADD:
         return (double)((const dsc_add_args *)args)->count * 12;
+    case DSC_KERNEL_AVERAGE:
+        return (double)((const dsc_average_args *)args)->count * 12;
     case DSC_KERNEL_SUMSQ:
         return (double)((const dsc_sumsq_args *)args)->count * 4;
     case DSC_KERNEL_SCALE: {

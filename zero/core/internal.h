@@ -93,6 +93,7 @@ struct dsc_zero {
     struct dsc_muon *muon;
     struct dsc_sign_compress *sign_compress;
     struct dsc_onebit *onebit;
+    struct dsc_average *average;
     dsc_onebit_phase phase;    /* of this update */
     bool sums_are_own;         /* gradient parts stay with the rank that made them */
     bool sum_started; /* this step's sum of squares has terms already */

@@ -61,6 +61,8 @@ typedef struct dsc_zero_options {
                                          the limit */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element; or U8 with
                                          recipe ADAMW: codes and an absmax for each block (kernels/update.h) */
+    float average_share;              /* share of an update's weights in their moving averages, 0..1; 0: no averages.
+                                         Not with `signs` */
     dsc_dtype sum_dtype;              /* gradient sums; BF16: rounded to nearest after each gradient part. Sums outside
                                          the device have this type too */
     /* ZeRO++: packing of parameters, and of frozen ones, for gathers at stage 3 (NONE or INT8), and of gradient parts

@@ -13,7 +13,7 @@
 
 #include "zero/core/options.h"
 
-#define DSC_ZERO_PASSES_MAX 6
+#define DSC_ZERO_PASSES_MAX 7
 
 /* Scalars that are equal for all elements of an update. */
 typedef struct dsc_update_terms {
@@ -62,6 +62,9 @@ typedef struct dsc_zero_pass_ops {
                      dsc_update_args *args);
     /* The direction of each element of the tile, in memory of the processor that updates the tile. */
     dsc_status (*direction)(dsc_zero *zero, const struct dsc_tile *tile, const float **along, dsc_error *err);
+
+    /* Behind the update of a tile, on its stream. */
+    dsc_status (*after_tile)(dsc_zero *zero, const struct dsc_tile *tile, dsc_error *err);
 
     /* Forgets what is left of earlier exchanges: the states were replaced. */
     dsc_status (*forget)(dsc_zero *zero, dsc_error *err);

@@ -165,5 +165,8 @@ dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const 
             DSC_TRY(update_range(zero, terms, tile, along, first, end, of, err));
         first = end;
     }
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if (zero->optimizer[i]->after_tile != NULL)
+            DSC_TRY(zero->optimizer[i]->after_tile(zero, tile, err));
     return DSC_OK;
 }

@@ -199,6 +199,7 @@ bool dsc_speculative_update_is_used(const dsc_zero *zero)
     return o->swap.early_update && dsc_device_host_visible(o->device) && o->overlap && !o->world_size_reproducible &&
            o->swap.state_folder_count > 0 && o->swap.param_folder_count > 0 &&
            o->moment_dtype != DSC_U8 && /* an absmax has one place in memory, and is not undone */
+           o->average_share == 0 &&     /* likewise an average */
            dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
 }
 
