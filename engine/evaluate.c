@@ -8,6 +8,7 @@
 
 #include "engine/batch_transfer.h"
 #include "engine/device.h"
+#include "engine/fp8.h"
 #include "engine/internal.h"
 #include "engine/report.h"
 
@@ -203,6 +204,23 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
     return DSC_OK;
 }
 
+/* The averages are the weights for the time of the evaluation. */
+static dsc_status exchange_averages(dsc_engine *engine, dsc_error *err)
+{
+    DSC_TRY(dsc_zero_exchange_averages(engine->zero, err));
+    dsc_engine_fp8_changed(engine);
+    return DSC_OK;
+}
+
+static dsc_status evaluate_averages(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches,
+                                    dsc_evaluation *out, dsc_error *err)
+{
+    DSC_TRY(exchange_averages(engine, err));
+    DSC_TRY(evaluate(engine, source, max_batches, out, err));
+    DSC_TRY(dsc_engine_settle(engine, err));
+    return exchange_averages(engine, err);
+}
+
 dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss,
                                dsc_error *err)
 {
@@ -214,7 +232,9 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
     DSC_TRY(dsc_engine_need_values(engine, err));
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_EVALUATE, -1);
     dsc_evaluation result = { 0 };
-    const dsc_status status = evaluate(engine, source, max_batches, &result, err);
+    const bool averages = engine->config.own.ema.evaluate && dsc_zero_has_averages(engine->zero);
+    const dsc_status status = averages ? evaluate_averages(engine, source, max_batches, &result, err)
+                                       : evaluate(engine, source, max_batches, &result, err);
     dsc_engine_warn_of_pictures(engine);
     dsc_engine_span_end(engine, DSC_SPAN_EVALUATE, -1, start);
     if (status == DSC_OK) {

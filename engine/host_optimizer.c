@@ -129,6 +129,9 @@ dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc
     if (engine->failed || engine->comms.all == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine cannot train any more, or only plans");
     DSC_TRY(check_tensors(tensors, tensor_count, err));
+    if (engine->config.own.ema.enabled)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.ema",
+                        "the tensors of a host program have no averages here; leave this section out");
     dsc_alloc_freeze(engine->alloc, false);
     dsc_optimizer *o = NULL;
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *o, &o, err));

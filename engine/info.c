@@ -257,6 +257,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .compute_dtype = dsc_engine_dtype(engine),
         .moment_dtype = config->own.moments,
         .recipe = config->optimizer.recipe,
+        .averages = engine->zero != NULL && dsc_zero_has_averages(engine->zero),
         .loss_scaler = engine->progress.loss_scaler,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,

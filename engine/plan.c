@@ -234,6 +234,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .recipe = config->optimizer.recipe,
         .round_elements = dsc_min_i64(ROUND_ELEMENTS, config->zero.sub_group_size),
         .moment_dtype = config->own.moments,
+        .average_share = config->own.ema.enabled ? (float)(1 - config->own.ema.decay) : 0,
         .sum_dtype = config->own.gradients,
         .quant_params = config->zero.quantized_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
         .quant_frozen = config->zero.quantized_frozen_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
@@ -479,8 +480,9 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan_mirrors(o, plan);
     plan_outputs(o, plan);
     if (o->config->own.save_async)
-        plan->snapshot_bytes = dsc_ckpt_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments,
-                                                       o->config->optimizer.recipe, o->rank);
+        plan->snapshot_bytes =
+            dsc_ckpt_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments, o->config->optimizer.recipe,
+                                    o->config->own.ema.enabled, o->rank);
     plan->io_bytes =
         dsc_max_i64(dsc_ckpt_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME),
                     dsc_align_up(dsc_engine_packed_io_bytes(o->layout), 4096));

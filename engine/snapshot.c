@@ -256,7 +256,8 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
                                    .resumed = resumed_from(engine, dir),
                                    .compute_dtype = dsc_engine_dtype(engine),
                                    .moment_dtype = engine->config.own.moments,
-                                   .recipe = engine->config.optimizer.recipe };
+                                   .recipe = engine->config.optimizer.recipe,
+                                   .averages = engine->config.own.ema.enabled };
     dsc_alloc_freeze(engine->alloc, false);
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = writes(engine) ? dsc_ckpt_check(&ctx, dir, &saves, &mine) : DSC_OK;
@@ -287,6 +288,7 @@ static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *
                                   slice.count / DSC_Q8_BLOCK * (int64_t)sizeof(float), err));
     }
     dsc_zero_forget_shared(engine->zero);
+    dsc_zero_set_averages(engine->zero, false);
     return engine->values_due ? DSC_OK : dsc_engine_init_params(engine, err);
 }
 
@@ -332,6 +334,18 @@ static dsc_status check_packed_weights(const dsc_engine *engine, const char *dir
     return DSC_OK;
 }
 
+/* A run with averages begins them at its next update if the checkpoint has none. */
+static void take_averages(dsc_engine *engine, const char *dir, const dsc_run_state *saved)
+{
+    const bool wanted = engine->config.own.ema.enabled;
+    dsc_zero_set_averages(engine->zero, wanted && saved->averages);
+    if (wanted == saved->averages || engine->place.rank != 0)
+        return;
+    dsc_log_printf(
+        &engine->log, DSC_LOG_WARNING, "resume: %s has %s averages of weights, %s", dir, wanted ? "no" : "moving",
+        wanted ? "which begin with the next update" : "which this run leaves out: the config has no dsc.ema");
+}
+
 static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     dsc_run_state now, state;
@@ -354,6 +368,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     if (engine->values_due) /* a checkpoint has no packed weights: they are the model's, and never change */
         DSC_TRY(dsc_engine_init_packed(engine, err));
     DSC_TRY(check_packed_weights(engine, dir, &state, err));
+    take_averages(engine, dir, &state);
     DSC_TRY(dsc_engine_give_buffers(engine, err));
     DSC_TRY(dsc_zero_publish(engine->zero, err));
     DSC_TRY(dsc_stages_share_tied(engine, err));

@@ -42,9 +42,11 @@ struct dsc_ckpt_async {
 };
 
 int64_t dsc_ckpt_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
-                                dsc_recipe recipe, int32_t rank)
+                                dsc_recipe recipe, bool averages, int32_t rank)
 {
-    const dsc_run_state kept = { .compute_dtype = compute_dtype, .moment_dtype = moment_dtype, .recipe = recipe };
+    const dsc_run_state kept = {
+        .compute_dtype = compute_dtype, .moment_dtype = moment_dtype, .recipe = recipe, .averages = averages
+    };
     DSC_ASSERT(rank >= 0);
     int64_t bytes = DSC_AIO_ALIGN;
     for (int32_t t = 0; t < layout->tensor_count; t++) {

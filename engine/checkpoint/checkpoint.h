@@ -3,7 +3,7 @@
  * Files:
  *   model.safetensors      HF names; master weights in fp32 runs, 16-bit weights in bf16 and fp16 runs
  *   optimizer.safetensors  "master.NAME" (fp32, in bf16 and fp16 runs), "exp_avg.NAME", "exp_avg_sq.NAME" or the
- *                          recipe's other moments, by dsc.moments
+ *                          recipe's other moments, by dsc.moments; "ema.NAME" (fp32) of a run with averages
  *   config.json            if the model has one, with the dtype of model.safetensors
  *   ds_config.json         the text of the config, unchanged
  *   tokenizer.json, ...    the other files of the model's folder (companions.h)
@@ -43,6 +43,7 @@ typedef struct dsc_run_state {
     int32_t zero_stage;
     dsc_dtype compute_dtype, moment_dtype;
     dsc_recipe recipe; /* of the optimizer */
+    bool averages;     /* moving averages of the weights are stored */
     dsc_loss_scaler loss_scaler; /* fp16 only; all zero else, and if it was not saved */
     bool world_size_reproducible, shuffle;
     char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
@@ -105,6 +106,7 @@ int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files);
 typedef struct dsc_ckpt_uses {
     bool saves, loads;
     bool node_local; /* as in the context */
+    bool averages;   /* as in dsc_run_state */
 } dsc_ckpt_uses;
 int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
                             dsc_recipe recipe, const dsc_ckpt_uses *uses);
@@ -130,7 +132,7 @@ DSC_MUST_USE dsc_status dsc_ckpt_save(const dsc_ckpt_ctx *ctx, const char *dir, 
  * and is the save's. From then until dsc_ckpt_snapped has returned the states must not change. */
 typedef struct dsc_ckpt_async dsc_ckpt_async;
 int64_t dsc_ckpt_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
-                                dsc_recipe recipe, int32_t rank);
+                                dsc_recipe recipe, bool averages, int32_t rank);
 DSC_MUST_USE dsc_status dsc_ckpt_async_start(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_run_state *state,
                                              int64_t resumed_step, const dsc_buf *snapshot, dsc_ckpt_async **out,
                                              dsc_error *err);
@@ -149,6 +151,7 @@ typedef struct dsc_ckpt_saves {
     bool resumed;        /* from a checkpoint in dir: a step made again may be there */
     dsc_dtype compute_dtype, moment_dtype;
     dsc_recipe recipe;
+    bool averages; /* as in dsc_run_state */
 } dsc_ckpt_saves;
 /* Collective; every rank returns the same verdict. Checks before the run that later saves can succeed. Errors: a step-N
  * exists, a folder cannot be made or written, or the disk is too full for the first save. Leaves no file. */
@@ -237,6 +240,7 @@ typedef struct dsc_ckpt_export_options {
     dsc_dtype dtype;     /* F32, BF16, F16; DSC_DTYPE_COUNT: the run's */
     int64_t shard_bytes; /* limit of a file, unless it has one tensor */
     bool merge;          /* adapters are added to the weights beside them */
+    bool averages;       /* the moving averages of weights that have one; not with `merge` */
     dsc_nf4 nf4;         /* how linear weights of blocks are packed; NONE: not at all */
 } dsc_ckpt_export_options;
 /* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. A checkpoint

@@ -93,6 +93,8 @@ static void place(export_job *j, export_tensor *t, int32_t parts, int64_t bytes)
 static void find_source(const export_job *j, export_tensor *t)
 {
     const char *const name = t->weights->name;
+    if (j->options->averages && dsc_ckpt_reader_find(&j->reader, DSC_CKPT_AVERAGE, name, &t->from) != NULL)
+        return;
     if (j->dtype != DSC_F32 || dsc_ckpt_reader_find(&j->reader, DSC_CKPT_MASTER, name, &t->from) == NULL)
         (void)dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, name, &t->from);
     DSC_ASSERT(t->from != NULL); /* the reader has matched files and manifest */
@@ -165,6 +167,8 @@ static dsc_status is_kept(export_job *j, const dsc_safetensors_entry *weights, b
     const dsc_ckpt_manifest_tensor *from = NULL;
     float *x = NULL;
     *out = false;
+    if (j->options->averages && dsc_ckpt_reader_find(&j->reader, DSC_CKPT_AVERAGE, weights->name, NULL) != NULL)
+        return DSC_OK;
     if (kept == NULL || kept->desc.dtype != DSC_F32 || kept->count != weights->count ||
         dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, weights->name, &from) == NULL || from->block_count != 1)
         return DSC_OK;
@@ -615,6 +619,18 @@ dsc_status dsc_ckpt_make_out(const dsc_io *io, const char *out, char tmp_dir[DSC
     return dsc_io_mkdir(io, tmp_dir, err);
 }
 
+static dsc_status check_averages(const export_job *j, dsc_error *err)
+{
+    DSC_ASSERT(j->reader.file[DSC_CKPT_MODEL] != NULL);
+    if (j->options->averages && !j->reader.manifest.state.averages)
+        return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
+                        "the checkpoint has no averages of weights; a run with the section dsc.ema keeps them");
+    if (j->options->averages && j->options->merge && j->adapted)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, j->step_dir,
+                        "averages of adapters are not merged; export them as adapters, without --merge");
+    return DSC_OK;
+}
+
 dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                            const dsc_ckpt_export_options *options, dsc_error *err)
 {
@@ -624,6 +640,8 @@ dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_
     dsc_status status = dsc_ckpt_refuse_part(&j.reader, step_dir, err);
     if (status == DSC_OK)
         status = read_adapter(&j, err);
+    if (status == DSC_OK)
+        status = check_averages(&j, err);
     if (status == DSC_OK)
         status = check_nf4(&j, err);
     if (status == DSC_OK)

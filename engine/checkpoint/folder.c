@@ -32,8 +32,10 @@ static size_t existing_bytes(char *path)
 /* Tensor bytes that the ranks of this rank's folder store, with carried ones: a checkpoint takes a little more. */
 static int64_t stored_bytes(const dsc_ckpt_ctx *c, const dsc_ckpt_saves *saves, const dsc_ckpt_hosts *hosts)
 {
-    const dsc_run_state kept = { .compute_dtype = saves->compute_dtype, .moment_dtype = saves->moment_dtype,
-                                 .recipe = saves->recipe };
+    const dsc_run_state kept = { .compute_dtype = saves->compute_dtype,
+                                 .moment_dtype = saves->moment_dtype,
+                                 .recipe = saves->recipe,
+                                 .averages = saves->averages };
     DSC_ASSERT(hosts->count >= 1);
     DSC_ASSERT(hosts->mine < hosts->count);
     const int32_t ranks = dsc_comm_size(c->comm);

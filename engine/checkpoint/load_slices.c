@@ -24,7 +24,7 @@ typedef struct target {
     dsc_plane plane;
     dsc_dtype dtype;
     int64_t at;     /* element of the slice */
-    float *absmax;  /* instead of the plane: the absmax of a moment's blocks; NULL: it is another plane */
+    float *memory;  /* instead of the plane: the absmax of a moment's blocks, or averages; NULL: it is another plane */
     float *shared;  /* instead of all that, where a block's elements go on every rank; NULL: nowhere */
 } target;
 
@@ -55,6 +55,9 @@ static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *
             return false;
         s->to.shared =
             dsc_ckpt_shared(t->c->zero, plane, dsc_ckpt_zero_tensor(t->c, (int32_t)(tensor - t->c->layout->tensor)));
+    } else if (plane == DSC_CKPT_AVERAGE) {
+        return trainable && t->reader->manifest.state.averages &&
+               dsc_zero_average(t->c->zero, tensor->group, 0) != NULL;
     } else if (plane != DSC_CKPT_MASTER && !dsc_ckpt_is_absmax(plane)) {
         s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - DSC_CKPT_MOMENT1));
         s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
@@ -89,10 +92,12 @@ static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_pla
     DSC_ASSERT(dsc_ckpt_is_shared(plane) || out->to.at >= 0);
     if (dsc_ckpt_is_absmax(plane)) {
         DSC_ASSERT(out->first % DSC_Q8_BLOCK == 0);
-        out->to.absmax = dsc_zero_absmax(t->c->zero, group, plane - DSC_CKPT_ABSMAX1, out->to.at);
+        out->to.memory = dsc_zero_absmax(t->c->zero, group, plane - DSC_CKPT_ABSMAX1, out->to.at);
         out->first /= DSC_Q8_BLOCK;
         out->count = dsc_div_ceil(out->count, DSC_Q8_BLOCK);
     }
+    if (plane == DSC_CKPT_AVERAGE)
+        out->to.memory = dsc_zero_average(t->c->zero, tensor->group, out->to.at);
     /* The load has asked for everything that must be there. */
     return dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &out->tensor) != NULL;
 }
@@ -154,16 +159,16 @@ static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t f
     const int64_t from_each = (int64_t)dsc_dtype_bytes(from_dtype), to_each = (int64_t)dsc_dtype_bytes(to->dtype);
     char *staged = (char *)c->buffer.ptr + c->buffer.bytes - STAGED_BYTES;
     DSC_ASSERT(count * to_each <= STAGED_BYTES);
-    if (to->absmax != NULL && visible) {
-        memcpy(to->absmax + first, from, (size_t)(count * to_each));
+    if (to->memory != NULL && visible) {
+        memcpy(to->memory + first, from, (size_t)(count * to_each));
         return DSC_OK;
     }
     if (!visible) {
         DSC_TRY(dsc_stream_sync(c->stream, err)); /* end of the copy before */
         convert(staged, to->dtype, from, from_dtype, count);
     }
-    if (to->absmax != NULL)
-        return dsc_copy(c->stream, to->absmax + first, staged, count * to_each, err);
+    if (to->memory != NULL)
+        return dsc_copy(c->stream, to->memory + first, staged, count * to_each, err);
     for (int64_t done = 0, now; done < count; done += now) {
         void *ptr;
         now = count - done;
@@ -182,8 +187,8 @@ static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t f
 static dsc_status check_range(const dsc_ckpt_slices_load *t, const span *s, const dsc_ckpt_block *block,
                               const char *data, dsc_error *err)
 {
-    if (s->tensor->dtype == DSC_U8 || s->to.absmax != NULL)
-        return DSC_OK; /* codes; and an absmax is fp32 on either side */
+    if (s->tensor->dtype == DSC_U8 || s->to.memory != NULL)
+        return DSC_OK; /* codes; and an absmax or an average is fp32 on either side */
     const dsc_dtype to = s->to.shared != NULL                ? DSC_F32
                          : s->to.plane == DSC_PLANE_MASTER ? t->dtype : s->to.dtype;
     const int64_t i = dsc_first_overflow(data, s->tensor->dtype, to, block->count);

@@ -208,6 +208,8 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_text(c, root, "versions", s->versions, sizeof s->versions));
     if (cJSON_GetObjectItemCaseSensitive(root, "packed_weights") != NULL)
         DSC_TRY(get_text(c, root, "packed_weights", s->packed_hash, sizeof s->packed_hash));
+    if (cJSON_GetObjectItemCaseSensitive(root, "averages") != NULL)
+        DSC_TRY(get_bool(c, root, "averages", &s->averages));
     if (s->compute_dtype == DSC_U8 || (s->moment_dtype == DSC_U8 && s->recipe != DSC_RECIPE_ADAMW))
         return bad(c, NULL, "a precision that its optimizer does not have");
     if (stage > 3 || s->update_count > s->step)

@@ -41,6 +41,7 @@ typedef enum dsc_ckpt_plane {
     DSC_CKPT_TENSOR, /* numbers of a whole tensor */
     DSC_CKPT_ABSMAX1,
     DSC_CKPT_ABSMAX2, /* of the blocks of moments in U8 (kernels/update.h), counted from the tensor's start */
+    DSC_CKPT_AVERAGE, /* moving averages of the weights */
     DSC_CKPT_PLANE_COUNT
 } dsc_ckpt_plane;
 /* Every rank has all of it, and rank 0 stores it. */
@@ -91,6 +92,8 @@ static inline bool dsc_ckpt_is_saved(const dsc_run_state *state, dsc_ckpt_plane 
         return trainable && dsc_recipes[state->recipe].tensor_state != NULL;
     if (dsc_ckpt_is_absmax(plane))
         return trainable && state->moment_dtype == DSC_U8;
+    if (plane == DSC_CKPT_AVERAGE)
+        return trainable && state->averages;
     if (dsc_ckpt_is_shared(plane))
         return trainable && (dsc_recipes[state->recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
     return trainable &&
@@ -106,7 +109,7 @@ static inline bool dsc_ckpt_saved_planes(const dsc_run_state *state, dsc_ckpt_pl
         return false;
     if (plane == DSC_CKPT_ROWS || plane == DSC_CKPT_COLS)
         return dsc_ckpt_is_saved(state, plane, layout->group[tensor->group].matrices);
-    if (plane == DSC_CKPT_TENSOR || dsc_ckpt_is_absmax(plane))
+    if (plane == DSC_CKPT_TENSOR || plane == DSC_CKPT_AVERAGE || dsc_ckpt_is_absmax(plane))
         return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable);
     return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable) &&
            (plane < DSC_CKPT_MOMENT1 || (int)plane - DSC_CKPT_MOMENT1 < dsc_recipes[recipe].state_count);
@@ -121,6 +124,8 @@ static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, dsc_ck
         return plane == DSC_CKPT_ABSMAX1 ? "exp_avg_absmax" : "exp_avg_sq_absmax";
     if (dsc_ckpt_is_shared(plane)) /* transformers' names */
         return plane == DSC_CKPT_ROWS ? "exp_avg_sq_row" : "exp_avg_sq_col";
+    if (plane == DSC_CKPT_AVERAGE)
+        return "ema";
     return plane == DSC_CKPT_WEIGHTS  ? ""
            : plane == DSC_CKPT_MASTER ? "master"
                                       : dsc_recipes[state->recipe].state_name[plane - DSC_CKPT_MOMENT1];
@@ -144,6 +149,7 @@ static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, dsc_ckpt_plan
     case DSC_CKPT_TENSOR:
     case DSC_CKPT_ABSMAX1:
     case DSC_CKPT_ABSMAX2:
+    case DSC_CKPT_AVERAGE:
     case DSC_CKPT_PLANE_COUNT:
         break;
     }

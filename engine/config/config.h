@@ -248,6 +248,13 @@ typedef struct dsc_images_section {
     int64_t pixels_max;
 } dsc_images_section;
 
+/* "dsc.ema": moving averages of the weights. */
+typedef struct dsc_ema_section {
+    bool enabled; /* the section is there */
+    double decay;
+    bool evaluate; /* evaluations use the averages */
+} dsc_ema_section;
+
 /* "dsc.lora". */
 typedef struct dsc_lora_section {
     bool enabled; /* the section is there */
@@ -366,6 +373,7 @@ typedef struct dsc_ext_config {
     char freeze[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
     int freeze_count;
     dsc_images_section images;
+    dsc_ema_section ema;
     dsc_lora_section lora;
     dsc_quantize_section quantize;
     dsc_mlm_section mlm;

@@ -398,6 +398,13 @@ static dsc_status fill_nccl(dsc_config_parse_state *s)
                            (int)nccl->min_ctas, (int)nccl->max_ctas);
 }
 
+static void fill_ema(dsc_config_parse_state *s)
+{
+    for (int id = 0; id < DSC_KEY_COUNT; id++)
+        if ((id == DSC_ID_EMA || dsc_config_key_is_in(id, "dsc.ema")) && s->given[id] != NULL)
+            s->config->own.ema.enabled = true;
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_ext_config *own = &s->config->own;
@@ -408,6 +415,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_CONFIG_TEXTS_MAX);
     DSC_TRY(fill_data_weights(s));
     DSC_TRY(dsc_config_fill_images(s));
+    fill_ema(s);
     DSC_TRY(dsc_config_fill_lora(s));
     DSC_TRY(fill_mlm(s));
     DSC_TRY(fill_fp8(s));

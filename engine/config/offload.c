@@ -134,6 +134,9 @@ static dsc_status resolve_early_update(dsc_config *config, bool on_gpus, dsc_err
     if (config->own.early_update && on_host && config->gradient_clipping > 0)
         return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",
                               "steps on GPUs that are not clipped; set gradient_clipping to 0", err);
+    if (config->own.early_update && config->own.ema.enabled)
+        return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",
+                              "runs without dsc.ema: an average is not undone", err);
     if (!config->own.early_update || (in_files && !on_gpus) || on_host)
         return DSC_OK;
     return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",

@@ -35,6 +35,11 @@ dsc_status dsc_config_warn_onebit(dsc_config_parse_state *s)
 {
     if (!dsc_config_compresses_signs(s->config))
         return DSC_OK;
+    if (s->config->own.ema.enabled)
+        return dsc_config_fail(s, DSC_ID_EMA, DSC_ERR_CONFIG,
+                               "averages need the weights of each update, and with %s ranks make updates of their own; "
+                               "use AdamW, or leave this section out",
+                               s->config->optimizer.type);
     DSC_TRY(warn_unused(s, DSC_ID_BIAS_CORRECTION));
     return warn_unused(s, DSC_ID_EPS_INSIDE_SQRT);
 }

@@ -347,6 +347,8 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
     }
     if (own->images.enabled)
         put_images(lines, config);
+    if (own->ema.enabled)
+        put_field(lines, config, DSC_ID_EMA_DECAY);
     if (own->labels.enabled) {
         put_choice(lines, DSC_ID_LABELS_PROBLEM, own->labels.problem);
         put_field(lines, config, DSC_ID_LABELS_COUNT);

@@ -307,6 +307,40 @@ def mixed(folder):
     assert off < 5e-5 and len(kinds) == 3, f"losses are {off} apart, {kinds}"
 
 
+def averaged(folder):
+    """dsc.ema beside torch.optim.swa_utils.AveragedModel: losses of evaluations, and the exported averages, on 2 ranks of stage 2."""
+    steps, decay = 10, 0.8
+    config = vit()
+    hf, data, held, log, path = (f"{folder}/{name}" for name in ("hf", "d.pictures", "e.pictures", "log.jsonl", "c.json"))
+    model = model_of(config)
+    save_model(model, config, hf)
+    pictures, labels = torch.randint(0, 256, (steps * BATCH, 24, 24, 3), dtype=torch.uint8), torch.randint(0, CLASSES, (steps * BATCH,))
+    write_pictures(data, pictures, labels)
+    unseen, answers = torch.randint(0, 256, (9, 24, 24, 3), dtype=torch.uint8), torch.randint(0, CLASSES, (9,))
+    write_pictures(held, unseen, answers)
+    json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": BATCH // 2, "zero_optimization": {"stage": 2},
+               "optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
+               "dsc": {"ema": {"decay": decay}, "eval_data": held, "eval_every": 1}}, open(path, "w"))
+    run(f"{BIN}/dsc-launch", "--num_gpus=2", "train", "--config", path, "--model", hf, "--data", data, "--no-shuffle", "--log", log, "--save", f"{folder}/save")
+    run(f"{BIN}/dsc", "ckpt", "export", f"{folder}/save/step-{steps}", "--out", f"{folder}/ema", "--ema")
+    got = [json.loads(line)["eval_loss"] for line in open(log) if "eval_step" in line]
+    ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
+    opt, pixels, off = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), normalised(pictures), 0.0
+    for step in range(steps):
+        at = slice(step * BATCH, (step + 1) * BATCH)
+        opt.zero_grad()
+        torch.nn.functional.cross_entropy(logits_of(model, pixels[at]), labels[at]).backward()
+        opt.step()
+        ema.update_parameters(model)
+        with torch.no_grad():
+            off = max(off, abs(torch.nn.functional.cross_entropy(logits_of(ema.module, normalised(unseen)), answers).item() - got[step]))
+    ours = load_file(f"{folder}/ema/model.safetensors")
+    apart = max((ours[name] - t).abs().max().item() for name, t in tensors_of(ema.module, f"{folder}/theirs").items())
+    moved = max((ours[name] - t).abs().max().item() for name, t in tensors_of(model, f"{folder}/live").items())
+    print(f"# losses of the averages within {off:.2g}, averages within {apart:.2g}; the weights are {moved:.2g} away", flush=True)
+    assert len(got) == steps and off < 5e-5 and apart < 5e-6 < moved, f"{off} {apart} {moved}"
+
+
 def has_peft():
     try:
         import peft
@@ -322,6 +356,6 @@ CASES = [("ViT", vit()), ("ViT without biases of q, k and v", vit(qkv_bias=False
 
 chosen = os.environ.get("DSC_TEST_NAMES")
 TESTS = [(name, check, (config,)) for name, config in CASES] + [("folders without a classifier", base_alone, ()), ("a recipe of torchvision", recipe, ()),
-    ("pictures mixed as by torchvision", mixed, ()),
+    ("pictures mixed as by torchvision", mixed, ()), ("averages of weights as by AveragedModel", averaged, ()),
     ("adapters in peft", adapters if has_peft() else None, () if has_peft() else "peft is not installed")]
 sys.exit(run_all([t for t in TESTS if chosen is None or t[0] in chosen.split(",")]))

@@ -58,6 +58,8 @@ static const dsc_flag rows[] = {
     { "--shard-size", NULL, "SIZE", DSC_FLAG_CALL, 0, .set = set_shard_size,
       .help = "largest *.safetensors file, such as 800MB (10^6 bytes) or 800MiB (2^20); default 5GB" },
     { "--merge", NULL, NULL, DSC_FLAG_BOOL, AT(options.merge), .help = "add LoRA adapters to the weights" },
+    { "--ema", NULL, NULL, DSC_FLAG_BOOL, AT(options.averages),
+      .help = "the moving averages of dsc.ema instead of the weights" },
     { "--nf4", NULL, "SCALES", DSC_FLAG_CALL, 0, .set = set_nf4,
       .help = "weights of blocks in 4 bits, as bitsandbytes has them: scales in 8 bits (double) or 32 (single)" },
 };

@@ -21,7 +21,7 @@ typedef struct dsc_mix_options {
     double switch_probability;  /* of CutMix, where both have an alpha */
 } dsc_mix_options;
 
-/* What is done with a micro-batch. */
+/* Change of a micro-batch. */
 typedef struct dsc_mix {
     double share; /* of the picture before, and of its label; 0: nothing is mixed */
     bool cut;     /* the rectangle of the picture before takes the place of the picture's own; else both are added */
