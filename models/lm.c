@@ -59,23 +59,17 @@ static lm_layer *find_layer(dsc_lm *lm, const char *name, bool in_block)
     return &lm->layer[i];
 }
 
-/* A linear layer of the module in hand. `out_split`: tensor parallelism cuts the output, else the input. */
-typedef struct lm_linear {
-    const char *name;
-    dsc_linear shape;
-    bool bias, out_split;
-    double std;
-} lm_linear;
-
-static lm_layer *add_layer(dsc_lm *lm, const lm_linear *linear, int32_t weight, bool in_block)
+/* A linear layer of the module in hand. Tensor parallelism cuts its output or its input, or neither. */
+static lm_layer *add_layer(dsc_lm *lm, const dsc_program_layer *of, bool in_block)
 {
-    lm_layer *layer = find_layer(lm, linear->name, in_block);
-    DSC_ASSERT(layer != NULL); /* count_blocks has checked the blocks' */
+    lm_layer *layer = find_layer(lm, of->name, in_block);
+    DSC_ASSERT(layer != NULL); /* count_params has checked the blocks' */
     memcpy(layer->prefix, lm->prefix, sizeof layer->prefix);
-    layer->shape = linear->shape;
-    layer->a_split = linear->out_split ? DSC_SPLIT_NONE : DSC_SPLIT_COLUMN;
-    layer->b_split = linear->out_split ? DSC_SPLIT_ROW : DSC_SPLIT_NONE;
-    layer->weight = weight;
+    layer->shape = of->shape;
+    layer->a_split = of->out_split || of->whole ? DSC_SPLIT_NONE : DSC_SPLIT_COLUMN;
+    layer->b_split = of->out_split && !of->whole ? DSC_SPLIT_ROW : DSC_SPLIT_NONE;
+    layer->weight = of->weight;
+    layer->by_parameter = of->by_parameter;
     layer->count++;
     return layer;
 }
@@ -83,31 +77,13 @@ static lm_layer *add_layer(dsc_lm *lm, const lm_linear *linear, int32_t weight, 
 /* One that no tensor parallelism cuts. */
 static void add_whole_linear(dsc_lm *lm, const char *name, int64_t in, int64_t out, bool bias)
 {
-    const lm_linear linear = { name, { in, out, true }, .bias = bias, .std = lm->config->init_std };
-    const dsc_param_spec *weight = dsc_lm_add_param(lm, name, "weight", out, in, linear.std);
-    lm_layer *layer = add_layer(lm, &linear, (int32_t)(weight - &lm->params[lm->first_param]), false);
-    layer->a_split = layer->b_split = DSC_SPLIT_NONE;
+    const dsc_param_spec *weight = dsc_lm_add_param(lm, name, "weight", out, in, lm->config->init_std);
+    const dsc_program_layer linear = {
+        name, { in, out, true }, (int32_t)(weight - &lm->params[lm->first_param]), .whole = true
+    };
+    add_layer(lm, &linear, false);
     if (bias)
         dsc_lm_add_param(lm, name, "bias", 0, out, 0);
-}
-
-/* In the order of dsc_lm_embed_params. */
-static void add_embedding(dsc_lm *lm)
-{
-    const dsc_lm_config *config = lm->config;
-    snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
-    dsc_lm_add_param(lm, lm->family->token_table, "", config->vocab_rows, config->embed_channels, config->init_std)
-        ->split = DSC_SPLIT_ROW;
-    if (lm->family->position_table != NULL)
-        dsc_lm_add_param(lm, lm->family->position_table, "",
-                         config->positions + dsc_lm_position_first(lm->family, config), config->channels,
-                         config->init_std);
-    if (lm->family->segment_table != NULL)
-        dsc_lm_add_param(lm, lm->family->segment_table, "", config->segments, config->channels, config->init_std);
-    if (lm->family->embed_norm != NULL)
-        add_norm(lm, lm->family->embed_norm, config->channels);
-    if (dsc_lm_projects(config))
-        add_whole_linear(lm, lm->family->project_in, config->embed_channels, config->channels, false);
 }
 
 static void add_transform(dsc_lm *lm)
@@ -153,33 +129,44 @@ static void add_buffer(dsc_lm *lm, const dsc_program_buffer *of)
     };
 }
 
+static void add_program_param(dsc_lm *lm, const dsc_program_param *param)
+{
+    lm_name prefix;
+    memcpy(prefix, lm->prefix, sizeof prefix);
+    if (param->in_base)
+        snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
+    dsc_param_spec *spec = dsc_lm_add_param(lm, param->name, param->part, 0, param->dim[0], param->std);
+    memcpy(lm->prefix, prefix, sizeof prefix);
+    spec->dim_count = param->dim_count;
+    memcpy(spec->dim, param->dim, sizeof spec->dim);
+    spec->init = param->init;
+    spec->split = param->split;
+    spec->parted = param->parted;
+    spec->as_stored = param->as_stored;
+    spec->experts = param->experts;
+    spec->laid_late = param->laid_late;
+    spec->trainable = !param->frozen;
+    if (param->tied) {
+        spec->shared_module = 0;
+        spec->shared_param = DSC_LM_TOKEN_TABLE;
+    }
+}
+
+static bool is_block(const dsc_lm *lm, int64_t layer) { return layer >= 0 && layer < lm->config->layers; }
+
 /* The parameters, layers and buffers that a program has. */
 static void add_program(dsc_lm *lm, int64_t layer)
 {
     dsc_program *program = lm->source;
-    dsc_lm_describe_block(lm, layer, NULL, program);
+    dsc_lm_describe_module(lm, layer, NULL, program);
     DSC_ASSERT(program->status == DSC_OK); /* as when it was counted */
-    for (int32_t i = 0; i < program->param_count; i++) {
-        const dsc_program_param *param = &program->param[i];
-        dsc_param_spec *spec = dsc_lm_add_param(lm, param->name, param->part, 0, param->dim[0], param->std);
-        spec->dim_count = param->dim_count;
-        memcpy(spec->dim, param->dim, sizeof spec->dim);
-        spec->init = param->init;
-        spec->split = param->split;
-        spec->parted = param->parted;
-        spec->as_stored = param->as_stored;
-        spec->experts = param->experts;
-        spec->laid_late = param->laid_late;
-        spec->trainable = !param->frozen;
-    }
+    for (int32_t i = 0; i < program->param_count; i++)
+        add_program_param(lm, &program->param[i]);
     for (int32_t i = 0; i < program->module_buffer_count; i++)
         add_buffer(lm, &program->module_buffer[i]);
-    for (int32_t i = 0; i < program->layer_count; i++) {
-        const dsc_program_layer *of = &program->layer[i];
-        const lm_linear linear = { of->name, of->shape, .out_split = of->out_split };
-        if (!of->no_adapter)
-            add_layer(lm, &linear, of->weight, true)->by_parameter = of->by_parameter;
-    }
+    for (int32_t i = 0; i < program->layer_count; i++)
+        if (!program->layer[i].no_adapter)
+            add_layer(lm, &program->layer[i], is_block(lm, layer));
     (void)dsc_lm_find_experts(lm, program);
 }
 
@@ -197,16 +184,14 @@ static void set_prefix(dsc_lm *lm, int64_t layer)
         snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", family->base, family->layer, (long long)layer);
 }
 
+/* Only a look-up alone reads no parameter in backward. */
 static void add_first(dsc_lm *lm, dsc_module *module)
 {
     snprintf(lm->names[0], NAME_BYTES, "embedding");
-    if (lm->family->emit_first == NULL) {
-        add_embedding(lm);
-        dsc_lm_embed_init(module);
-        return;
-    }
     set_prefix(lm, -1);
     add_program(lm, -1);
+    if (lm->family->emit_first == NULL && lm->family->embed_norm == NULL && !dsc_lm_projects(lm->config))
+        module->flags = DSC_MODULE_BACKWARD_WITHOUT_PARAMS;
     dsc_lm_block_init(module);
 }
 
@@ -273,13 +258,25 @@ typedef struct lm_counts {
     int64_t params, layers, buffers;
 } lm_counts;
 
-/* Describes each program, as blocks can differ, for the first failure of one and for the counts. */
-static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
+static dsc_status count_block_layers(dsc_lm *lm, const dsc_program *program, dsc_error *err)
 {
-    const int64_t end = dsc_lm_end_program(lm->family, lm->config);
-    for (int64_t i = dsc_lm_first_program(lm->family); i < end; i++) {
+    lm->own_count = 0;
+    for (int32_t i = 0; i < program->layer_count; i++)
+        if (!program->layer[i].no_adapter &&
+            (find_layer(lm, program->layer[i].name, true) == NULL || lm->all_layers > BLOCK_LAYERS_MAX))
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, lm->name,
+                            "the blocks have linear layers of more than %d names; give equal layers equal names",
+                            BLOCK_LAYERS_MAX);
+    return DSC_OK;
+}
+
+/* Describes each program, as blocks can differ, for the first failure of one and for the counts. */
+static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
+{
+    *counts = (lm_counts) { .layers = LINEARS_MAX - BLOCK_LAYERS_MAX };
+    for (int64_t i = -1; i < dsc_lm_end_program(lm->family, lm->config); i++) {
         const dsc_program *program = lm->source;
-        dsc_lm_describe_block(lm, i, NULL, lm->source);
+        dsc_lm_describe_module(lm, i, NULL, lm->source);
         if (program->status != DSC_OK) {
             if (err != NULL)
                 *err = program->err;
@@ -293,30 +290,14 @@ static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
             memcpy(lm->known_experts, lm->own_experts, sizeof lm->known_experts);
             lm->known_experts_count = experts;
         }
-        lm->own_count = 0;
-        for (int32_t k = 0; k < program->layer_count; k++)
-            if (!program->layer[k].no_adapter &&
-                (find_layer(lm, program->layer[k].name, true) == NULL || lm->all_layers > BLOCK_LAYERS_MAX))
-                return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, lm->name,
-                                "the blocks have linear layers of more than %d names; give equal layers equal names",
-                                BLOCK_LAYERS_MAX);
+        if (is_block(lm, i))
+            DSC_TRY(count_block_layers(lm, program, err));
     }
+    counts->params += dsc_lm_transform_params(lm->family, lm->config);
+    if (lm->family->emit_last == NULL)
+        counts->params += dsc_lm_head_table(lm->family, lm->config) + !lm->config->embeds;
     lm->all_layers = 0;
     return dsc_lm_fuse_targets(lm, err);
-}
-
-static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
-{
-    const dsc_lm_config *config = lm->config;
-    *counts = (lm_counts) { 0 };
-    DSC_TRY(count_blocks(lm, counts, err));
-    counts->params += dsc_lm_transform_params(lm->family, config);
-    if (lm->family->emit_first == NULL)
-        counts->params += dsc_lm_embed_params(lm->family, config).count;
-    if (lm->family->emit_last == NULL)
-        counts->params += dsc_lm_head_table(lm->family, config) + !config->embeds;
-    counts->layers += LINEARS_MAX - BLOCK_LAYERS_MAX;
-    return DSC_OK;
 }
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */

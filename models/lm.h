@@ -295,7 +295,6 @@ static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
 
 /* Fills one module each (name, self and params are the caller's). lm_embed.c, lm_program.c, lm_transform.c,
  * lm_head.c, lm_vectors.c */
-void dsc_lm_embed_init(dsc_module *module);
 void dsc_lm_block_init(dsc_module *module);
 void dsc_lm_loss_init(dsc_module *module);
 void dsc_lm_transform_init(dsc_module *module);
@@ -305,8 +304,7 @@ void dsc_lm_vectors_init(dsc_module *module);
 /* Whether a sample is something else than tokens. */
 static inline bool dsc_lm_has_data(const dsc_lm_config *config) { return config->data.dim_count > 0; }
 
-/* Layers that are programs, from the first one on up to the end: -1 is a first module, and `layers` a last one. */
-static inline int64_t dsc_lm_first_program(const dsc_lm_family *family) { return family->emit_first != NULL ? -1 : 0; }
+/* The layer behind the last one that is a program: -1 is a first module, and `layers` a last one. */
 static inline int64_t dsc_lm_end_program(const dsc_lm_family *family, const dsc_lm_config *config)
 {
     return config->layers + (family->emit_last != NULL);
@@ -370,24 +368,7 @@ static inline int32_t dsc_lm_transform_params(const dsc_lm_family *family, const
     return dsc_lm_transform_norm(config) + (family->transform_norm != NULL ? dsc_lm_norm_params(family, config) : 0);
 }
 
-/* An embedding's parameters, the token table first; -1: it has none. */
-enum { DSC_LM_TOKEN_TABLE };
-typedef struct dsc_lm_embed_kinds { int32_t position, segment, norm, project, count; } dsc_lm_embed_kinds;
-static inline dsc_lm_embed_kinds dsc_lm_embed_params(const dsc_lm_family *family, const dsc_lm_config *config)
-{
-    dsc_lm_embed_kinds kinds = { -1, -1, -1, -1, DSC_LM_TOKEN_TABLE + 1 };
-    if (family->position_table != NULL)
-        kinds.position = kinds.count++;
-    if (family->segment_table != NULL)
-        kinds.segment = kinds.count++;
-    if (family->embed_norm != NULL) {
-        kinds.norm = kinds.count;
-        kinds.count += dsc_lm_norm_params(family, config);
-    }
-    if (dsc_lm_projects(config))
-        kinds.project = kinds.count++;
-    return kinds;
-}
+enum { DSC_LM_TOKEN_TABLE }; /* the number of the table of tokens among the model's parameters */
 
 /* A head's are those of its norm, in some families a bias, then its table. */
 static inline int32_t dsc_lm_head_bias(const dsc_lm_family *family, const dsc_lm_config *config)

@@ -71,8 +71,8 @@ struct dsc_lm {
     lm_experts known_experts[LM_EXPERTS_MAX]; /* [known_experts_count] those of the last block that has any */
     int32_t known_experts_count;
     int64_t experts_adapted;             /* tensors of experts with an adapter, of all modules */
-    dsc_program *source;                 /* the block in hand as its family describes it, while the model is built */
-    dsc_program **programs;           /* of blocks that differ, up to a NULL */
+    dsc_program *source;                 /* the module in hand as it is described, while the model is built */
+    dsc_program **programs;              /* of modules that differ, up to a NULL */
     dsc_model_experts experts;
     dsc_lora_config *lora;            /* while it is built; NULL: no adapters */
     int32_t *adapter_of;              /* [param_count] see dsc_lora; NULL: no adapters */
@@ -102,9 +102,11 @@ DSC_MUST_USE dsc_status dsc_lm_match_buffers(const dsc_weights *weights, const d
 dsc_status dsc_lm_load_buffer(const dsc_model *model, int32_t module, int32_t buffer, void *out, bool *found,
                               dsc_error *err);
 
-/* lm_program.c: a block as its family describes it, which is not compiled; the first failure is in out->status. Then
- * the compiled programs of all blocks, once all parameters and adapters are known. */
-void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, const dsc_lora *adapters, dsc_program *out);
+/* lm_program.c: the module of a layer, which is not compiled; the first failure is in out->status. Layer -1 is the
+ * first module; those from config->layers on follow the blocks. Then the compiled programs of all modules, once all
+ * parameters and adapters are known. lm_ends.c: the modules of a language model around its blocks. */
+void dsc_lm_emit_embedding(dsc_program *program, const dsc_lm *lm);
+void dsc_lm_describe_module(const dsc_lm *lm, int64_t layer, const dsc_lora *adapters, dsc_program *out);
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
 /* Fills lm->experts from compiled programs, and the numbers of records. */
 DSC_MUST_USE dsc_status dsc_lm_find_routers(dsc_lm *lm, dsc_error *err);

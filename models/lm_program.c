@@ -1,25 +1,31 @@
-/* lm_program.c - the programs of blocks: compiled once, and shared by the blocks that do not differ.
+/* lm_program.c - the programs of modules: compiled once, and shared by the blocks that do not differ.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm_parts.h"
 
 #include <string.h>
 
-void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, const dsc_lora *adapters, dsc_program *out)
+static void begin(const dsc_lm *lm, int64_t layer, dsc_program *out)
 {
     const dsc_lm_config *config = lm->config;
-    if (layer < 0) {
+    if (layer < 0)
         dsc_program_begin_first(out, config->sequence);
-        out->adapters = adapters;
-        lm->family->emit_first(out, config);
-        return;
-    }
-    if (lm->family->begin_block != NULL)
+    else if (lm->family->begin_block != NULL)
         lm->family->begin_block(out, config, layer);
     else
         dsc_program_begin(out, config->sequence, config->channels,
                           config->documents ? (int32_t)DSC_LM_POSITIONS : DSC_PROGRAM_NONE);
+}
+
+void dsc_lm_describe_module(const dsc_lm *lm, int64_t layer, const dsc_lora *adapters, dsc_program *out)
+{
+    const dsc_lm_config *config = lm->config;
+    begin(lm, layer, out);
     out->adapters = adapters;
-    if (layer < config->layers)
+    if (layer < 0 && lm->family->emit_first != NULL)
+        lm->family->emit_first(out, config);
+    else if (layer < 0)
+        dsc_lm_emit_embedding(out, lm);
+    else if (layer < config->layers)
         lm->family->emit_block(out, config, layer);
     else
         lm->family->emit_last(out, config);
@@ -28,16 +34,16 @@ void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, const dsc_lora *adap
 static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_program *out, dsc_error *err)
 {
     const dsc_program_options options = { .lora = &self->lora, .cache_tokens = lm->config->cache };
-    dsc_lm_describe_block(lm, self->layer, lm->lora != NULL ? &self->lora : NULL, out);
+    dsc_lm_describe_module(lm, self->layer, lm->lora != NULL ? &self->lora : NULL, out);
     out->adapters = NULL; /* equal programs are equal bytes */
     return dsc_program_compile(out, &options, err);
 }
 
 dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
 {
-    const int64_t first = dsc_lm_first_program(lm->family), end = dsc_lm_end_program(lm->family, lm->config);
-    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, end - first + 1, sizeof *lm->programs, &lm->programs, err));
-    for (int64_t i = first, count = 0; i < end; i++) {
+    const int64_t end = dsc_lm_end_program(lm->family, lm->config);
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, end + 2, sizeof *lm->programs, &lm->programs, err));
+    for (int64_t i = -1, count = 0; i < end; i++) {
         dsc_lm_module *self = &lm->selves[1 + i];
         dsc_program *program = NULL;
         DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, 1, sizeof *program, &program, err));
@@ -47,6 +53,8 @@ dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
         while (memcmp(lm->programs[same], program, sizeof *program) != 0)
             same++;
         self->program = lm->programs[same];
+        if (program->list[DSC_PASS_REBUILD].count == 0)
+            lm->modules[1 + i].rebuild = NULL;
         if (same == count++)
             continue;
         dsc_alloc_free(lm->alloc, program);

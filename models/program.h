@@ -48,6 +48,7 @@ typedef enum dsc_op_kind {
     DSC_OP_PREPEND, /* x -> y, a parameter's rows before those of each sample */
     DSC_OP_TABLE,   /* x -> y, each row with the parameter's row of its place added */
     DSC_OP_PICK,    /* x -> y, some rows of each sample, or their mean */
+    DSC_OP_EMBED,   /* x or none -> y, rows of tables that the batch's tokens name */
     /* Mixture of experts. Rows of routed tokens are in expert order. `place`, `source` and `starts`: kernels/moe.h */
     DSC_OP_ROUTER,   /* logits -> weights, chosen */
     DSC_OP_ORDER,    /* chosen -> place, source, starts */
@@ -85,6 +86,7 @@ typedef enum dsc_op_kind {
     DSC_OP_PREPEND_BWD,    /* dy -> dx */
     DSC_OP_TABLE_DW,       /* dy -> */
     DSC_OP_PICK_BWD,       /* dy -> dx */
+    DSC_OP_EMBED_DW,       /* dy -> */
     DSC_OP_CONV2D_DX,      /* dy, sum so far -> dx */
     DSC_OP_CONV2D_DW,      /* x, dy -> */
     DSC_OP_BATCH_NORM_BWD,   /* dy, x, statistics, residual or none -> dx, d_residual or none */
@@ -127,6 +129,8 @@ typedef struct dsc_program_param {
     bool parted, as_stored, laid_late; /* as in dsc_param_spec */
     bool frozen; /* never trained */
     bool experts; /* as in dsc_param_spec */
+    bool in_base; /* the name follows the family's base and not the module's own name */
+    bool tied;    /* it is the table of tokens, the model's first parameter */
 } dsc_program_param;
 
 /* A buffer of the module: dsc_buffer_spec with a name in two parts, as a parameter's. Its number is its place in the
@@ -143,7 +147,7 @@ typedef struct dsc_program_layer {
     const char *name;
     dsc_linear shape;
     int32_t weight, bias; /* bias: NONE without one */
-    bool out_split, no_adapter, by_parameter;
+    bool out_split, whole, no_adapter, by_parameter;
 } dsc_program_layer;
 
 typedef struct dsc_op_norm {
@@ -218,6 +222,21 @@ typedef struct dsc_op_data {
     int64_t planes, height, width, patch;
 } dsc_op_data;
 
+/* EMBED: y = factor * x + the row of a table of positions, where x is the row of a token in its table, or the input.
+ * Batch tensors are int32 numbers of rows, one for each row of y. NONE: the tensor or parameter is not there. */
+typedef struct dsc_op_embed {
+    int32_t tokens, table;    /* batch tensor, and declared parameter [rows,columns]; table NONE: the input is x */
+    double factor;            /* 1 for an input */
+    bool rounded;             /* the factor has the compute dtype */
+    bool has_padding;         /* token `padding` gives its rows no gradient */
+    int32_t padding;
+    int32_t position, places; /* declared parameter [rows,columns], and batch tensor */
+    int64_t first;            /* the row of place 0 */
+    /* Without a tensor of places a token has that in its sample, behind the text so far. Or all tokens have the first
+     * row; or those that are not padding are counted, as in RoBERTa, and padding has the row `padding`. */
+    bool same, counts;
+} dsc_op_embed;
+
 typedef struct dsc_op {
     dsc_op_kind kind;
     const char *name;
@@ -254,6 +273,7 @@ typedef struct dsc_op {
             int64_t column, width, apart;
         } slice;
         dsc_op_data data; /* DATA, PATCHES */
+        dsc_op_embed embed;
         struct {
             int32_t param; /* its number */
             int64_t rows;
@@ -461,6 +481,8 @@ int16_t dsc_program_prepend(dsc_program *program, int16_t x, int32_t param, int6
 int16_t dsc_program_table(dsc_program *program, int16_t x, int32_t param);
 /* Rows [first, first + count) of each sample, or the mean of these. */
 int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t count, bool mean);
+/* x: NONE where the op has a table. */
+int16_t dsc_program_embed(dsc_program *program, int16_t x, const dsc_op_embed *args);
 /* A row of x has for each of `groups` key heads its `queries` query heads, then its key and its value, all of head_size
  * columns. y has all query heads, then all keys, then all values. */
 int16_t dsc_program_regroup(dsc_program *program, int16_t x, int64_t groups, int64_t queries, int64_t head_size);

@@ -103,6 +103,11 @@ dsc_op_rule dsc_rule_conv2d;
 dsc_op_launch dsc_op_run_data, dsc_op_run_patches, dsc_op_run_prepend, dsc_op_run_prepend_bwd, dsc_op_run_table,
     dsc_op_run_table_dw, dsc_op_run_pick, dsc_op_run_pick_bwd;
 
+/* ---- Tables of tokens, ops_embed.c ---- */
+dsc_op_launch dsc_op_run_embed, dsc_op_run_embed_dw;
+dsc_op_scratch dsc_op_embed_scratch, dsc_op_embed_dw_scratch;
+dsc_op_rule dsc_rule_embed;
+
 /* ---- Feature maps, ops_maps.c ---- */
 dsc_op_launch dsc_op_run_batch_stats, dsc_op_run_batch_norm, dsc_op_run_batch_norm_bwd, dsc_op_run_pool,
     dsc_op_run_pool_bwd, dsc_op_run_sample_scale, dsc_op_run_sample_scale_bwd;

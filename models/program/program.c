@@ -172,6 +172,7 @@ int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param
     own->init = param->init, own->std = param->std, own->split = param->split;
     own->parted = param->parted, own->as_stored = param->as_stored, own->laid_late = param->laid_late;
     own->frozen = param->frozen, own->experts = param->experts;
+    own->in_base = param->in_base, own->tied = param->tied;
     return program->param_count++;
 }
 
@@ -245,7 +246,7 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
     layer->name = args->name;
     layer->shape.in = shape.in, layer->shape.out = shape.out, layer->shape.out_in = shape.out_in;
     layer->weight = number, layer->bias = bias;
-    layer->out_split = args->out_split, layer->no_adapter = args->no_adapter;
+    layer->out_split = args->out_split, layer->whole = args->whole, layer->no_adapter = args->no_adapter;
     layer->by_parameter = args->by_parameter;
     return program->layer_count++;
 }

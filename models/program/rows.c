@@ -122,3 +122,52 @@ int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t
         op->pick.first = first, op->pick.count = count, op->pick.mean = mean;
     return y;
 }
+
+/* ---- tables of tokens -------------------------------------------------------------------------------------------- */
+
+static bool is_matrix(const dsc_program *program, int32_t param, int64_t columns)
+{
+    return param >= 0 && param < program->param_count && program->param[param].dim_count == 2 &&
+           program->param[param].dim[1] == columns;
+}
+
+/* A parameter that is there is a matrix as wide as the output. */
+static void check_tables(dsc_program *program, const dsc_op_embed *args, int64_t columns)
+{
+    const int32_t params[2] = { args->table, args->position };
+    for (int i = 0; i < 2; i++)
+        if (params[i] != DSC_PROGRAM_NONE && !is_matrix(program, params[i], columns))
+            REFUSE(program, "op \"embed\": parameter %d is not a table with rows of %lld elements", (int)params[i],
+                   (long long)columns);
+    if (args->table == DSC_PROGRAM_NONE && args->position == DSC_PROGRAM_NONE)
+        REFUSE(program, "op \"embed\": it has no table");
+    if (args->position != DSC_PROGRAM_NONE && program->status == DSC_OK &&
+        (args->first < 0 || args->first >= program->param[args->position].dim[0]))
+        REFUSE(program, "op \"embed\": place 0 is row %lld of a table of %lld", (long long)args->first,
+               (long long)program->param[args->position].dim[0]);
+}
+
+int16_t dsc_program_embed(dsc_program *program, int16_t x, const dsc_op_embed *args)
+{
+    dsc_op *op;
+    dsc_value shape = { .rows = program->tokens, .per_sample = true };
+    if (x != DSC_PROGRAM_NONE && !has_rows(program, DSC_OP_EMBED, x))
+        return DSC_PROGRAM_NONE;
+    if (program->status == DSC_OK && (x == DSC_PROGRAM_NONE) != (args->table != DSC_PROGRAM_NONE))
+        REFUSE(program, "op \"embed\": it needs either an input or a table of tokens");
+    if (x != DSC_PROGRAM_NONE && program->status == DSC_OK)
+        shape.columns = program->value[x].columns;
+    else if (args->table >= 0 && args->table < program->param_count)
+        shape.columns = program->param[args->table].dim[1];
+    check_tables(program, args, shape.columns);
+    const int16_t y = program->status == DSC_OK ? add(program, DSC_OP_EMBED, x, &shape, &op) : DSC_PROGRAM_NONE;
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    program->value[y].is_data = false;
+    /* Field by field: equal programs are equal bytes. */
+    op->embed.tokens = args->tokens, op->embed.table = args->table, op->embed.factor = args->factor;
+    op->embed.rounded = args->rounded, op->embed.has_padding = args->has_padding, op->embed.padding = args->padding;
+    op->embed.position = args->position, op->embed.places = args->places, op->embed.first = args->first;
+    op->embed.same = args->same, op->embed.counts = args->counts;
+    return y;
+}

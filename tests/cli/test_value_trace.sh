@@ -31,7 +31,7 @@ shows() { # TEXT...: each is in a line of the trace
     local text
     for text; do grep -F 'values: rank 0, step 2, micro-step 2, ' out | grep -qF -- "$text" || fail "no line: $text" || return 1; done
 }
-report "values of forward and backward have their names" shows "embedding forward: out [1,2048]: norm " "h.0 forward: ln_1.1 [16,128]: norm " \
+report "values of forward and backward have their names" shows "embedding forward: embed.0 [16,128]: norm " "h.0 forward: ln_1.1 [16,128]: norm " \
     "h.0 forward: mlp.c_fc.13 [16,512]: norm " "head forward: losses [1,16]: norm " "h.3 backward: gradient of mlp.c_fc." \
     "h.0 backward: gradient of transformer.h.0.mlp.c_fc.weight [1,65536]: norm "
 report "no value is reported as not finite" [ -z "$(first_bad)" ]

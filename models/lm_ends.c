@@ -1,0 +1,106 @@
+/* lm_ends.c - the programs of a language model's modules around its blocks.
+ *
+ * The embedding looks up tokens, in some families with learned positions. Others add a segment and a norm of the sum,
+ * or project rows of a width of their own. SPDX-License-Identifier: Apache-2.0 */
+#include "models/lm_parts.h"
+
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
+
+static dsc_program_param matrix(const dsc_lm_config *config, const char *name, int64_t rows, int64_t columns)
+{
+    return (dsc_program_param) { .name = name,
+                                 .part = "",
+                                 .dim_count = 2,
+                                 .dim = { rows, columns },
+                                 .init = config->init_std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
+                                 .std = config->init_std };
+}
+
+static int16_t norm(dsc_program *program, int16_t x, const dsc_lm *lm, const char *name, bool in_base)
+{
+    const dsc_op_norm args = { .kind = lm->family->norm,
+                               .groups = 1,
+                               .eps = lm->config->norm_eps,
+                               .no_bias = lm->config->norm_no_bias,
+                               .plus_one = lm->config->norm_plus_one };
+    const int32_t first = program->param_count;
+    const int16_t y = dsc_program_norm(program, x, name, &args);
+    for (int32_t i = first; i < program->param_count; i++)
+        program->param[i].in_base = in_base;
+    return y;
+}
+
+/* A layer that no tensor parallelism cuts. */
+static int16_t linear(dsc_program *program, int16_t x, const dsc_lm_config *config, const char *name, int64_t out,
+                      bool bias)
+{
+    const dsc_program_linear_args args = {
+        .name = name, .shape = { .out = out, .out_in = true }, .bias = bias, .whole = true, .std = config->init_std
+    };
+    return dsc_program_linear(program, x, &args);
+}
+
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
+
+static const dsc_op_embed nothing = { .tokens = DSC_PROGRAM_NONE,
+                                      .table = DSC_PROGRAM_NONE,
+                                      .factor = 1,
+                                      .position = DSC_PROGRAM_NONE,
+                                      .places = DSC_PROGRAM_NONE };
+
+/* Adds the rows of the tokens' positions to `to`. */
+static void add_positions(const dsc_lm *lm, int32_t table, dsc_op_embed *to)
+{
+    const dsc_lm_config *config = lm->config;
+    to->position = table;
+    to->first = dsc_lm_position_first(lm->family, config);
+    to->counts = config->places_skip_padding;
+    if (config->documents && !to->counts)
+        to->places = DSC_LM_POSITIONS;
+}
+
+/* Without segments of the batch all tokens have the first row. */
+static int16_t add_segments(dsc_program *program, int16_t x, const dsc_lm *lm, int32_t table)
+{
+    dsc_op_embed args = nothing;
+    args.position = table;
+    args.same = !lm->config->takes_segments;
+    if (lm->config->takes_segments)
+        args.places = DSC_LM_SEGMENTS;
+    return dsc_program_embed(program, x, &args);
+}
+
+void dsc_lm_emit_embedding(dsc_program *program, const dsc_lm *lm)
+{
+    const dsc_lm_family *family = lm->family;
+    const dsc_lm_config *config = lm->config;
+    const bool projects = dsc_lm_projects(config);
+    const int64_t positions = config->positions + dsc_lm_position_first(family, config);
+    dsc_program_param tokens = matrix(config, family->token_table, config->vocab_rows, config->embed_channels);
+    const dsc_program_param places = matrix(config, family->position_table, positions, config->channels);
+    const dsc_program_param segments = matrix(config, family->segment_table, config->segments, config->channels);
+    int32_t segment = DSC_PROGRAM_NONE;
+    dsc_op_embed args = nothing, further = nothing;
+    DSC_ASSERT(!projects || (family->embed_norm == NULL && family->segment_table == NULL));
+    tokens.split = DSC_SPLIT_ROW;
+    args.table = dsc_program_declare(program, &tokens);
+    args.tokens = further.tokens = DSC_LM_TOKENS;
+    args.factor = config->embed_scale > 0 ? config->embed_scale : 1;
+    args.rounded = config->embed_scale_rounded;
+    args.has_padding = config->has_padding;
+    args.padding = further.padding = config->padding;
+    if (family->position_table != NULL)
+        add_positions(lm, dsc_program_declare(program, &places), projects ? &further : &args);
+    if (family->segment_table != NULL)
+        segment = dsc_program_declare(program, &segments);
+    int16_t x = dsc_program_embed(program, DSC_PROGRAM_NONE, &args);
+    if (projects)
+        x = linear(program, x, config, family->project_in, config->channels, false);
+    if (further.position != DSC_PROGRAM_NONE)
+        x = dsc_program_embed(program, x, &further);
+    if (segment != DSC_PROGRAM_NONE)
+        x = add_segments(program, x, lm, segment);
+    if (family->embed_norm != NULL)
+        x = norm(program, x, lm, family->embed_norm, false);
+    dsc_program_end(program, x);
+}
