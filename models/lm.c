@@ -74,28 +74,6 @@ static lm_layer *add_layer(dsc_lm *lm, const dsc_program_layer *of, bool in_bloc
     return layer;
 }
 
-/* One that no tensor parallelism cuts. */
-static void add_whole_linear(dsc_lm *lm, const char *name, int64_t in, int64_t out, bool bias)
-{
-    const dsc_param_spec *weight = dsc_lm_add_param(lm, name, "weight", out, in, lm->config->init_std);
-    const dsc_program_layer linear = {
-        name, { in, out, true }, (int32_t)(weight - &lm->params[lm->first_param]), .whole = true
-    };
-    add_layer(lm, &linear, false);
-    if (bias)
-        dsc_lm_add_param(lm, name, "bias", 0, out, 0);
-}
-
-static void add_transform(dsc_lm *lm)
-{
-    const dsc_lm_config *config = lm->config;
-    snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
-    add_whole_linear(lm, config->masked ? lm->family->transform : lm->family->project_out, config->channels,
-                     config->embed_channels, dsc_lm_transform_bias(config));
-    if (lm->family->transform_norm != NULL)
-        add_norm(lm, lm->family->transform_norm, config->channels);
-}
-
 static void add_head(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
@@ -229,8 +207,9 @@ static void describe_modules(dsc_lm *lm)
             add_first(lm, module);
         } else if (i > lm->config->layers && i < last) {
             snprintf(lm->names[i], NAME_BYTES, "transform");
-            add_transform(lm);
-            dsc_lm_transform_init(module);
+            snprintf(lm->prefix, NAME_BYTES, "%s", lm->config->masked ? "" : lm->family->base);
+            add_program(lm, i - 1);
+            dsc_lm_block_init(module);
         } else if (i == last) {
             add_last(lm, module);
         } else {
@@ -273,7 +252,7 @@ static dsc_status count_block_layers(dsc_lm *lm, const dsc_program *program, dsc
 /* Describes each program, as blocks can differ, for the first failure of one and for the counts. */
 static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
 {
-    *counts = (lm_counts) { .layers = LINEARS_MAX - BLOCK_LAYERS_MAX };
+    *counts = (lm_counts) { 0 };
     for (int64_t i = -1; i < dsc_lm_end_program(lm->family, lm->config); i++) {
         const dsc_program *program = lm->source;
         dsc_lm_describe_module(lm, i, NULL, lm->source);
@@ -293,7 +272,6 @@ static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
         if (is_block(lm, i))
             DSC_TRY(count_block_layers(lm, program, err));
     }
-    counts->params += dsc_lm_transform_params(lm->family, lm->config);
     if (lm->family->emit_last == NULL)
         counts->params += dsc_lm_head_table(lm->family, lm->config) + !lm->config->embeds;
     lm->all_layers = 0;

@@ -297,18 +297,11 @@ static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
  * lm_head.c, lm_vectors.c */
 void dsc_lm_block_init(dsc_module *module);
 void dsc_lm_loss_init(dsc_module *module);
-void dsc_lm_transform_init(dsc_module *module);
 void dsc_lm_head_init(dsc_module *module);
 void dsc_lm_vectors_init(dsc_module *module);
 
 /* Whether a sample is something else than tokens. */
 static inline bool dsc_lm_has_data(const dsc_lm_config *config) { return config->data.dim_count > 0; }
-
-/* The layer behind the last one that is a program: -1 is a first module, and `layers` a last one. */
-static inline int64_t dsc_lm_end_program(const dsc_lm_family *family, const dsc_lm_config *config)
-{
-    return config->layers + (family->emit_last != NULL);
-}
 
 static inline bool dsc_lm_projects(const dsc_lm_config *config) { return config->embed_channels != config->channels; }
 
@@ -318,10 +311,11 @@ static inline bool dsc_lm_transforms(const dsc_lm_config *config)
     return (config->masked && !config->no_transform) || dsc_lm_projects(config);
 }
 
-/* Whether the layer of that module has a bias. */
-static inline bool dsc_lm_transform_bias(const dsc_lm_config *config)
+/* The layer behind the last one that is a program: -1 is a first module, and those behind the blocks are a last one or
+ * a transform. */
+static inline int64_t dsc_lm_end_program(const dsc_lm_family *family, const dsc_lm_config *config)
 {
-    return config->masked && !config->transform_no_bias;
+    return config->layers + (family->emit_last != NULL) + dsc_lm_transforms(config);
 }
 
 /* The row of a sample's first token in the table of positions. */
@@ -354,18 +348,6 @@ static inline dsc_norm dsc_lm_norm(const dsc_lm_module *self, int64_t rows, int6
                         .bias = dsc_lm_norm_bias(self->family, self->config, weight),
                         .plus_one = self->config->norm_plus_one,
                         .stats = stats };
-}
-
-/* A transform's parameters are its weight, a bias, and those of the norm before it. The number of the norm's first. */
-static inline int32_t dsc_lm_transform_norm(const dsc_lm_config *config)
-{
-    return dsc_lm_transform_bias(config) ? 2 : 1;
-}
-static inline int32_t dsc_lm_transform_params(const dsc_lm_family *family, const dsc_lm_config *config)
-{
-    if (!dsc_lm_transforms(config))
-        return 0;
-    return dsc_lm_transform_norm(config) + (family->transform_norm != NULL ? dsc_lm_norm_params(family, config) : 0);
 }
 
 enum { DSC_LM_TOKEN_TABLE }; /* the number of the table of tokens among the model's parameters */

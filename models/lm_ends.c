@@ -1,7 +1,10 @@
 /* lm_ends.c - the programs of a language model's modules around its blocks.
  *
  * The embedding looks up tokens, in some families with learned positions. Others add a segment and a norm of the sum,
- * or project rows of a width of their own. SPDX-License-Identifier: Apache-2.0 */
+ * or project rows of a width of their own. The transform is the layer between the last block and the head of some
+ * families, to the width of the table of tokens. Masked models apply it with an activation to the tokens that they
+ * predict, some of them behind a norm. Those that classify texts apply it to the first token of a sample, or to the
+ * mean of the tokens. SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm_parts.h"
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
@@ -31,13 +34,11 @@ static int16_t norm(dsc_program *program, int16_t x, const dsc_lm *lm, const cha
 }
 
 /* A layer that no tensor parallelism cuts. */
-static int16_t linear(dsc_program *program, int16_t x, const dsc_lm_config *config, const char *name, int64_t out,
-                      bool bias)
+static dsc_program_linear_args linear(const dsc_lm_config *config, const char *name, int64_t in, int64_t out, bool bias)
 {
-    const dsc_program_linear_args args = {
-        .name = name, .shape = { .out = out, .out_in = true }, .bias = bias, .whole = true, .std = config->init_std
+    return (dsc_program_linear_args) {
+        .name = name, .shape = { in, out, true }, .bias = bias, .whole = true, .std = config->init_std
     };
-    return dsc_program_linear(program, x, &args);
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
@@ -94,13 +95,46 @@ void dsc_lm_emit_embedding(dsc_program *program, const dsc_lm *lm)
     if (family->segment_table != NULL)
         segment = dsc_program_declare(program, &segments);
     int16_t x = dsc_program_embed(program, DSC_PROGRAM_NONE, &args);
-    if (projects)
-        x = linear(program, x, config, family->project_in, config->channels, false);
+    if (projects) {
+        const dsc_program_linear_args project =
+            linear(config, family->project_in, config->embed_channels, config->channels, false);
+        x = dsc_program_linear(program, x, &project);
+    }
     if (further.position != DSC_PROGRAM_NONE)
         x = dsc_program_embed(program, x, &further);
     if (segment != DSC_PROGRAM_NONE)
         x = add_segments(program, x, lm, segment);
     if (family->embed_norm != NULL)
         x = norm(program, x, lm, family->embed_norm, false);
+    dsc_program_end(program, x);
+}
+
+/* ---- between the blocks and the head ----------------------------------------------------------------------------- */
+
+/* The tokens that the transform or the head of a model with labels sees, and those that a masked one predicts. */
+static int16_t gather(dsc_program *program, int16_t x, const dsc_lm_config *config, bool mean)
+{
+    const dsc_op_gather args = { config->classes > 0 ? DSC_LM_POOLED : DSC_LM_PREDICTED, config->predictions, mean };
+    return dsc_program_gather(program, x, &args);
+}
+
+void dsc_lm_emit_transform(dsc_program *program, const dsc_lm *lm)
+{
+    const dsc_lm_family *family = lm->family;
+    const dsc_lm_config *config = lm->config;
+    const char *name = config->masked ? family->transform : family->project_out;
+    const bool bias = config->masked && !config->transform_no_bias;
+    const dsc_program_linear_args args = linear(config, name, config->channels, config->embed_channels, bias);
+    const int32_t layer = dsc_program_declare_linear(program, &args);
+    int16_t x = program->input;
+    if (config->masked && !config->pools_mean)
+        x = gather(program, x, config, false);
+    if (family->transform_norm != NULL)
+        x = norm(program, x, lm, family->transform_norm, false);
+    if (config->masked && config->pools_mean)
+        x = gather(program, x, config, true);
+    x = dsc_program_linear_of(program, x, layer);
+    if (config->masked)
+        x = config->pools_tanh ? dsc_program_tanh(program, x) : dsc_program_activation(program, x, config->activation);
     dsc_program_end(program, x);
 }

@@ -27,8 +27,10 @@ void dsc_lm_describe_module(const dsc_lm *lm, int64_t layer, const dsc_lora *ada
         dsc_lm_emit_embedding(out, lm);
     else if (layer < config->layers)
         lm->family->emit_block(out, config, layer);
-    else
+    else if (lm->family->emit_last != NULL)
         lm->family->emit_last(out, config);
+    else
+        dsc_lm_emit_transform(out, lm);
 }
 
 static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_program *out, dsc_error *err)

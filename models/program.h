@@ -36,6 +36,7 @@ typedef enum dsc_op_kind {
     DSC_OP_ADD,        /* a, b -> y */
     DSC_OP_MULTIPLY,   /* a, b -> y, element by element */
     DSC_OP_SCALE,      /* x -> y */
+    DSC_OP_TANH,       /* x -> y */
     DSC_OP_DROPOUT,    /* x -> y */
     DSC_OP_SLICE,      /* x -> y, some of its columns in place */
     DSC_OP_COPY,       /* x -> y */
@@ -49,6 +50,7 @@ typedef enum dsc_op_kind {
     DSC_OP_TABLE,   /* x -> y, each row with the parameter's row of its place added */
     DSC_OP_PICK,    /* x -> y, some rows of each sample, or their mean */
     DSC_OP_EMBED,   /* x or none -> y, rows of tables that the batch's tokens name */
+    DSC_OP_GATHER,  /* x -> y, rows of each sample that the batch names, or the mean of those up to one */
     /* Mixture of experts. Rows of routed tokens are in expert order. `place`, `source` and `starts`: kernels/moe.h */
     DSC_OP_ROUTER,   /* logits -> weights, chosen */
     DSC_OP_ORDER,    /* chosen -> place, source, starts */
@@ -72,6 +74,7 @@ typedef enum dsc_op_kind {
     DSC_OP_NORM_BWD,       /* dy, sum so far, x, statistics -> dx */
     DSC_OP_ATTENTION_BWD,  /* dy, y, log-sum-exp, q, k, v -> dq, dk, dv */
     DSC_OP_ACTIVATION_BWD, /* dy, x -> dx */
+    DSC_OP_TANH_BWD,       /* dy, y -> dx */
     DSC_OP_GATED_BWD,      /* dy, gate, up -> d_gate, d_up, y again */
     DSC_OP_PAIRS_BWD,      /* dy, pairs -> d_pairs */
     DSC_OP_CUSTOM_BWD,     /* dy, y or none, inputs or none -> gradients of the inputs */
@@ -87,6 +90,7 @@ typedef enum dsc_op_kind {
     DSC_OP_TABLE_DW,       /* dy -> */
     DSC_OP_PICK_BWD,       /* dy -> dx */
     DSC_OP_EMBED_DW,       /* dy -> */
+    DSC_OP_GATHER_BWD,     /* dy -> dx */
     DSC_OP_CONV2D_DX,      /* dy, sum so far -> dx */
     DSC_OP_CONV2D_DW,      /* x, dy -> */
     DSC_OP_BATCH_NORM_BWD,   /* dy, x, statistics, residual or none -> dx, d_residual or none */
@@ -237,6 +241,13 @@ typedef struct dsc_op_embed {
     bool same, counts;
 } dsc_op_embed;
 
+/* GATHER: a batch tensor of int32 places, `count` of each sample; mean: one of each, the last row of the mean. */
+typedef struct dsc_op_gather {
+    int32_t places;
+    int64_t count;
+    bool mean;
+} dsc_op_gather;
+
 typedef struct dsc_op {
     dsc_op_kind kind;
     const char *name;
@@ -274,6 +285,7 @@ typedef struct dsc_op {
         } slice;
         dsc_op_data data; /* DATA, PATCHES */
         dsc_op_embed embed;
+        dsc_op_gather gather;
         struct {
             int32_t param; /* its number */
             int64_t rows;
@@ -481,6 +493,9 @@ int16_t dsc_program_prepend(dsc_program *program, int16_t x, int32_t param, int6
 int16_t dsc_program_table(dsc_program *program, int16_t x, int32_t param);
 /* Rows [first, first + count) of each sample, or the mean of these. */
 int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t count, bool mean);
+/* Places increase within a sample. */
+int16_t dsc_program_gather(dsc_program *program, int16_t x, const dsc_op_gather *args);
+int16_t dsc_program_tanh(dsc_program *program, int16_t x);
 /* x: NONE where the op has a table. */
 int16_t dsc_program_embed(dsc_program *program, int16_t x, const dsc_op_embed *args);
 /* A row of x has for each of `groups` key heads its `queries` query heads, then its key and its value, all of head_size

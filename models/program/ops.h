@@ -68,8 +68,8 @@ dsc_op_launch dsc_op_run_heads, dsc_op_run_heads_bwd;
 
 /* ---- Element by element, ops_elements.c ---- */
 dsc_op_launch dsc_op_run_activation, dsc_op_run_activation_bwd, dsc_op_run_gated, dsc_op_run_gated_bwd,
-    dsc_op_run_pairs, dsc_op_run_pairs_bwd, dsc_op_run_copy, dsc_op_run_scale, dsc_op_run_dropout, dsc_op_run_add,
-    dsc_op_run_multiply;
+    dsc_op_run_pairs, dsc_op_run_pairs_bwd, dsc_op_run_copy, dsc_op_run_scale, dsc_op_run_tanh, dsc_op_run_tanh_bwd,
+    dsc_op_run_dropout, dsc_op_run_add, dsc_op_run_multiply;
 dsc_op_can_lie dsc_op_gated_can_lie, dsc_op_gated_bwd_can_lie;
 
 /* ---- Callbacks, ops_custom.c ---- */
@@ -101,7 +101,7 @@ dsc_op_rule dsc_rule_conv2d;
 
 /* ---- What a batch brings, and rows of samples, ops_rows.c ---- */
 dsc_op_launch dsc_op_run_data, dsc_op_run_patches, dsc_op_run_prepend, dsc_op_run_prepend_bwd, dsc_op_run_table,
-    dsc_op_run_table_dw, dsc_op_run_pick, dsc_op_run_pick_bwd;
+    dsc_op_run_table_dw, dsc_op_run_pick, dsc_op_run_pick_bwd, dsc_op_run_gather, dsc_op_run_gather_bwd;
 
 /* ---- Tables of tokens, ops_embed.c ---- */
 dsc_op_launch dsc_op_run_embed, dsc_op_run_embed_dw;

@@ -118,6 +118,26 @@ dsc_status dsc_op_run_scale(dsc_exec *exec, const dsc_op *op)
     return scale(exec, dsc_exec_at(exec, op->out[0]), count, op->factor);
 }
 
+/* A soft bound of 1 is tanh. */
+static dsc_status bend(dsc_exec *exec, const dsc_op *op, const void *capped)
+{
+    const dsc_scale_args args = { .x = dsc_exec_at(exec, op->out[0]),
+                                  .count = dsc_exec_elements(exec, op->in[0]),
+                                  .factor = 1,
+                                  .dtype = exec->ctx->dtype,
+                                  .cap = 1,
+                                  .capped = capped };
+    DSC_TRY(dsc_op_run_copy(exec, op));
+    return DSC_RUN(exec->ctx->stream, SCALE, &args, exec->err);
+}
+
+dsc_status dsc_op_run_tanh(dsc_exec *exec, const dsc_op *op) { return bend(exec, op, NULL); }
+
+dsc_status dsc_op_run_tanh_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    return bend(exec, op, dsc_exec_at(exec, op->in[1]));
+}
+
 /* out = dropped x, or with `add` out + dropped x; nothing is dropped at a threshold of 0. */
 static dsc_dropout_args dropout_of(const dsc_exec *exec, void *out, const void *x, int64_t count, bool add)
 {

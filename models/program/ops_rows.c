@@ -123,3 +123,39 @@ dsc_status dsc_op_run_pick_bwd(dsc_exec *exec, const dsc_op *op)
     args.factor = op->pick.mean ? 1 / (float)op->pick.count : 1;
     return DSC_RUN(exec->ctx->stream, ROWS_PUT, &args, exec->err);
 }
+
+/* Between the rows of all tokens and those of the tokens that the batch names. */
+static dsc_status gather(dsc_exec *exec, const dsc_op *op, int16_t all, int16_t some, bool back)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const dsc_gather_rows_args rows = { .all = dsc_exec_at(exec, all),
+                                        .some = dsc_exec_at(exec, some),
+                                        .positions = ctx->batch_data[op->gather.places],
+                                        .batch = ctx->batch,
+                                        .tokens = dsc_exec_value(exec, all)->rows,
+                                        .gathered = op->gather.count,
+                                        .channels = dsc_exec_value(exec, all)->columns,
+                                        .dtype = ctx->dtype };
+    const dsc_mean_rows_args mean = { .all = rows.all,
+                                      .some = rows.some,
+                                      .last = rows.positions,
+                                      .batch = rows.batch,
+                                      .tokens = rows.tokens,
+                                      .channels = rows.channels,
+                                      .dtype = rows.dtype };
+    if (op->gather.mean)
+        return back ? DSC_RUN(ctx->stream, MEAN_ROWS_BWD, &mean, exec->err)
+                    : DSC_RUN(ctx->stream, MEAN_ROWS_FWD, &mean, exec->err);
+    return back ? DSC_RUN(ctx->stream, GATHER_ROWS_BWD, &rows, exec->err)
+                : DSC_RUN(ctx->stream, GATHER_ROWS_FWD, &rows, exec->err);
+}
+
+dsc_status dsc_op_run_gather(dsc_exec *exec, const dsc_op *op)
+{
+    return gather(exec, op, op->in[0], op->out[0], false);
+}
+
+dsc_status dsc_op_run_gather_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    return gather(exec, op, op->out[0], op->in[0], true);
+}

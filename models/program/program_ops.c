@@ -138,6 +138,12 @@ int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor)
     return y;
 }
 
+int16_t dsc_program_tanh(dsc_program *program, int16_t x)
+{
+    dsc_op *op;
+    return dsc_program_add_unary(program, DSC_OP_TANH, "tanh", x, &op);
+}
+
 int16_t dsc_program_dropout(dsc_program *program, int16_t x, double probability, uint32_t stream)
 {
     dsc_op *op;

@@ -123,6 +123,23 @@ int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t
     return y;
 }
 
+int16_t dsc_program_gather(dsc_program *program, int16_t x, const dsc_op_gather *args)
+{
+    dsc_op *op;
+    if (!has_rows(program, DSC_OP_GATHER, x))
+        return DSC_PROGRAM_NONE;
+    dsc_value shape = program->value[x];
+    if (args->places < 0 || args->count < 1 || args->count > shape.rows || (args->mean && args->count != 1))
+        REFUSE(program, "op \"gather\": %lld places in batch tensor %d; its input \"%.60s\" has %lld rows of a sample",
+               (long long)args->count, (int)args->places, shape.name, (long long)shape.rows);
+    shape.rows = args->count;
+    shape.height = shape.width = 0;
+    const int16_t y = add(program, DSC_OP_GATHER, x, &shape, &op);
+    if (op != NULL)
+        op->gather.places = args->places, op->gather.count = args->count, op->gather.mean = args->mean;
+    return y;
+}
+
 /* ---- tables of tokens -------------------------------------------------------------------------------------------- */
 
 static bool is_matrix(const dsc_program *program, int32_t param, int64_t columns)
