@@ -7,9 +7,9 @@
  * values: a run that resumes has the reference of its beginning. Each sequence is computed in the shape of a
  * micro-batch, so its log-probability has the bits that the first step's own pass has.
  *
- * The model's head makes the pairs' gradients on the device (models/lm_head.c). Losses of tokens come to the host in
- * any case, and there the loss of a pair and its rewards are made from them. A reward is beta times the log-probability
- * above the reference's. All pairs of a step count alike, whatever number of tokens they have.
+ * The model's head makes the pairs' gradients on the device (models/program/ops_loss.c). Losses of tokens come to the
+ * host in any case, and there the loss of a pair and its rewards are made from them. A reward is beta times the
+ * log-probability above the reference's. All pairs of a step count alike, whatever number of tokens they have.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_PREFERENCE_H
 #define DSC_ENGINE_PREFERENCE_H

@@ -37,14 +37,6 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
     return spec;
 }
 
-static void add_norm(dsc_lm *lm, const char *name, int64_t channels)
-{
-    dsc_param_spec *weight = dsc_lm_add_param(lm, name, "weight", 0, channels, 0);
-    weight->init = lm->config->norm_plus_one ? DSC_INIT_ZEROS : DSC_INIT_ONES;
-    if (dsc_lm_norm_params(lm->family, lm->config) > 1)
-        dsc_lm_add_param(lm, name, "bias", 0, channels, 0);
-}
-
 /* One of the blocks' layers under this name, else a new one; NULL: there is no more room. */
 static lm_layer *find_layer(dsc_lm *lm, const char *name, bool in_block)
 {
@@ -72,27 +64,6 @@ static lm_layer *add_layer(dsc_lm *lm, const dsc_program_layer *of, bool in_bloc
     layer->by_parameter = of->by_parameter;
     layer->count++;
     return layer;
-}
-
-static void add_head(dsc_lm *lm)
-{
-    const dsc_lm_config *config = lm->config;
-    snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
-    if (!config->bare_head)
-        add_norm(lm, lm->family->final_norm, config->embed_channels);
-    lm->prefix[0] = 0;
-    if (lm->family->head_bias != NULL)
-        dsc_lm_add_param(lm, lm->family->head_bias, "", 0, dsc_lm_output_rows(config), 0);
-    if (config->embeds) /* there is no table */
-        return;
-    snprintf(lm->prefix, NAME_BYTES, "%s", config->tied ? lm->family->base : "");
-    dsc_param_spec *table = dsc_lm_add_param(lm, config->tied ? lm->family->token_table : lm->family->head_table, "",
-                                             dsc_lm_output_rows(config), config->embed_channels, config->init_std);
-    table->split = config->classes > 0 ? DSC_SPLIT_NONE : DSC_SPLIT_ROW;
-    if (config->tied) {
-        table->shared_module = 0;
-        table->shared_param = DSC_LM_TOKEN_TABLE;
-    }
 }
 
 static void add_buffer(dsc_lm *lm, const dsc_program_buffer *of)
@@ -152,74 +123,61 @@ static void add_program(dsc_lm *lm, int64_t layer)
 static void set_prefix(dsc_lm *lm, int64_t layer)
 {
     const dsc_lm_family *family = lm->family;
+    const bool transform = layer >= lm->config->layers && layer < lm->module_count - 2;
     if (family->name_block != NULL) {
         char name[NAME_BYTES - 1];
         family->name_block(lm->config, layer, name, sizeof name);
         snprintf(lm->prefix, NAME_BYTES, "%s%s", name, name[0] != 0 ? "." : "");
-    } else if (layer < 0 || layer >= lm->config->layers)
-        snprintf(lm->prefix, NAME_BYTES, "%s", layer < 0 ? family->base : "");
-    else
+    } else if (is_block(lm, layer))
         snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", family->base, family->layer, (long long)layer);
+    else
+        snprintf(lm->prefix, NAME_BYTES, "%s", layer < 0 || (transform && !lm->config->masked) ? family->base : "");
 }
 
-/* Only a look-up alone reads no parameter in backward. */
-static void add_first(dsc_lm *lm, dsc_module *module)
+static void name_module(const dsc_lm *lm, int64_t layer, char *out)
 {
-    snprintf(lm->names[0], NAME_BYTES, "embedding");
-    set_prefix(lm, -1);
-    add_program(lm, -1);
-    if (lm->family->emit_first == NULL && lm->family->embed_norm == NULL && !dsc_lm_projects(lm->config))
-        module->flags = DSC_MODULE_BACKWARD_WITHOUT_PARAMS;
-    dsc_lm_block_init(module);
+    if (is_block(lm, layer))
+        snprintf(out, NAME_BYTES, "h.%lld", (long long)layer);
+    else
+        snprintf(out, NAME_BYTES, "%s", layer < 0 ? "embedding" : layer < lm->module_count - 2 ? "transform" : "head");
 }
 
-static void add_last(dsc_lm *lm, dsc_module *module)
+/* Only a look-up alone reads no parameter in backward. Labels of texts are all counted. */
+static uint32_t flags_of(const dsc_lm *lm, int64_t layer)
 {
-    snprintf(lm->names[lm->module_count - 1], NAME_BYTES, "head");
-    if (lm->family->emit_last == NULL) {
-        add_head(lm);
-        if (lm->config->embeds)
-            dsc_lm_vectors_init(module);
-        else
-            dsc_lm_head_init(module);
-        return;
-    }
-    set_prefix(lm, lm->config->layers);
-    add_program(lm, lm->config->layers);
-    dsc_lm_loss_init(module);
+    const dsc_lm_family *family = lm->family;
+    const dsc_lm_config *config = lm->config;
+    if (layer < 0)
+        return family->emit_first == NULL && family->embed_norm == NULL && !dsc_lm_projects(config)
+                   ? DSC_MODULE_BACKWARD_WITHOUT_PARAMS
+                   : 0;
+    if (is_block(lm, layer))
+        return family->begin_block == NULL ? DSC_MODULE_FP8 : 0;
+    if (layer < lm->module_count - 2)
+        return 0;
+    return DSC_MODULE_LOSS | (config->classes > 0 && !config->of_tokens ? 0 : DSC_MODULE_MASKS_TARGETS);
 }
 
 static void describe_modules(dsc_lm *lm)
 {
-    const int64_t last = lm->module_count - 1;
     lm->param_count = lm->buffer_count = 0;
-    for (int64_t i = 0; i <= last; i++) {
+    for (int64_t i = 0; i < lm->module_count; i++) {
         dsc_module *module = &lm->modules[i];
         const int64_t first = lm->param_count, first_buffer = lm->buffer_count;
+        lm->selves[i] = (dsc_lm_module) { .family = lm->family, .config = lm->config, .layer = i - 1 };
+        *module = (dsc_module) { .struct_bytes = sizeof *module,
+                                 .name = lm->names[i],
+                                 .self = &lm->selves[i],
+                                 .params = &lm->params[first],
+                                 .flags = flags_of(lm, i - 1) };
         lm->first_param = first;
-        lm->selves[i] = (dsc_lm_module){ .family = lm->family, .config = lm->config, .layer = i - 1 };
-        *module = (dsc_module){ .struct_bytes = sizeof *module, .name = lm->names[i], .self = &lm->selves[i],
-                                .params = &lm->params[first] };
         lm->own_count = lm->own_experts_count = 0;
         if (i == 1)
             lm->block_layer = lm->all_layers;
-        if (i == 0) {
-            add_first(lm, module);
-        } else if (i > lm->config->layers && i < last) {
-            snprintf(lm->names[i], NAME_BYTES, "transform");
-            snprintf(lm->prefix, NAME_BYTES, "%s", lm->config->masked ? "" : lm->family->base);
-            add_program(lm, i - 1);
-            dsc_lm_block_init(module);
-        } else if (i == last) {
-            add_last(lm, module);
-        } else {
-            snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
-            set_prefix(lm, i - 1);
-            add_program(lm, i - 1);
-            if (lm->family->begin_block == NULL)
-                module->flags |= DSC_MODULE_FP8;
-            dsc_lm_block_init(module);
-        }
+        name_module(lm, i - 1, lm->names[i]);
+        set_prefix(lm, i - 1);
+        add_program(lm, i - 1);
+        dsc_lm_module_init(module);
         if (lm->lora != NULL) {
             dsc_lm_add_adapters(lm, &lm->selves[i].lora);
             dsc_lm_add_expert_adapters(lm, &lm->selves[i].lora);
@@ -253,7 +211,7 @@ static dsc_status count_block_layers(dsc_lm *lm, const dsc_program *program, dsc
 static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
 {
     *counts = (lm_counts) { 0 };
-    for (int64_t i = -1; i < dsc_lm_end_program(lm->family, lm->config); i++) {
+    for (int64_t i = -1; i < lm->module_count - 1; i++) {
         const dsc_program *program = lm->source;
         dsc_lm_describe_module(lm, i, NULL, lm->source);
         if (program->status != DSC_OK) {
@@ -272,8 +230,6 @@ static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
         if (is_block(lm, i))
             DSC_TRY(count_block_layers(lm, program, err));
     }
-    if (lm->family->emit_last == NULL)
-        counts->params += dsc_lm_head_table(lm->family, lm->config) + !lm->config->embeds;
     lm->all_layers = 0;
     return dsc_lm_fuse_targets(lm, err);
 }
@@ -425,17 +381,16 @@ static void fill_model(dsc_lm *lm)
     const int count = labels  ? dsc_lm_describe_labels(config, lm->batch)
                       : three ? DSC_LM_POSITIONS + 1
                               : DSC_LM_POSITIONS;
-    const int64_t losses = lm->family->emit_last != NULL ? lm->losses
-                           : config->masked || labels    ? config->predictions
-                                                         : config->sequence;
     for (int i = 0; i < count && !labels; i++)
-        lm->batch[i] = (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1,
-                                         .dim = { i == DSC_LM_TARGETS ? losses : config->sequence } };
+        lm->batch[i] = (dsc_batch_spec) { .name = names[i],
+                                          .dtype = DSC_I32,
+                                          .dim_count = 1,
+                                          .dim = { i == DSC_LM_TARGETS ? lm->losses : config->sequence } };
     if (dsc_lm_has_data(config))
         lm->batch[DSC_LM_TOKENS] = config->data;
     if (config->masked && !labels)
-        lm->batch[DSC_LM_PREDICTED] = (dsc_batch_spec){ .name = DSC_BATCH_PREDICTED, .dtype = DSC_I32, .dim_count = 1,
-                                                        .dim = { losses } };
+        lm->batch[DSC_LM_PREDICTED] =
+            (dsc_batch_spec) { .name = DSC_BATCH_PREDICTED, .dtype = DSC_I32, .dim_count = 1, .dim = { lm->losses } };
     if (config->preference.beta > 0)
         lm->batch[DSC_LM_REFERENCE] =
             (dsc_batch_spec) { .name = DSC_BATCH_REFERENCE, .dtype = DSC_F64, .dim_count = 1, .dim = { 1 } };
@@ -445,7 +400,7 @@ static void fill_model(dsc_lm *lm)
                               .modules = lm->modules,
                               .batch_count = count,
                               .batch = lm->batch,
-                              .losses_per_sample = losses,
+                              .losses_per_sample = lm->losses,
                               .hidden_size = config->channels,
                               .vocab_size = config->vocab,
                               .seq_length = dsc_lm_has_data(config) ? 0 : config->sequence,

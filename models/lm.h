@@ -257,48 +257,8 @@ DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_mo
 
 /* ---- For modules ---- */
 
-/* R for a micro-batch, or DSC_ERR_STATE when no buffer could hold it. */
-DSC_MUST_USE dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
-
-/* The tokens' places in their documents; NULL: in their samples. */
-static inline const int32_t *dsc_lm_positions(const dsc_lm_config *config, const dsc_module_ctx *ctx)
-{
-    return config->documents ? ctx->batch_data[DSC_LM_POSITIONS] : NULL;
-}
-
-/* R of the head: those that are predicted. */
-DSC_MUST_USE dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
-
-/* The tokens that the transform or the head of a model with labels sees, and those that a masked one predicts. */
-static inline const int32_t *dsc_lm_seen(const dsc_lm_config *config, const dsc_module_ctx *ctx)
-{
-    return ctx->batch_data[config->classes > 0 ? DSC_LM_POOLED : DSC_LM_PREDICTED];
-}
-
-/* Columns of the head's logits that are real, and rows of its table. */
-static inline int64_t dsc_lm_outputs(const dsc_lm_config *config)
-{
-    return config->classes > 0 ? config->classes : config->vocab;
-}
-static inline int64_t dsc_lm_output_rows(const dsc_lm_config *config)
-{
-    return config->classes > 0 ? config->classes : config->vocab_rows;
-}
-
-/* Consecutive pieces of one buffer, each 256-byte aligned. */
-static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
-{
-    const int64_t at = *end;
-    *end += dsc_align_up(bytes, 256);
-    return at;
-}
-
-/* Fills one module each (name, self and params are the caller's). lm_embed.c, lm_program.c, lm_transform.c,
- * lm_head.c, lm_vectors.c */
-void dsc_lm_block_init(dsc_module *module);
-void dsc_lm_loss_init(dsc_module *module);
-void dsc_lm_head_init(dsc_module *module);
-void dsc_lm_vectors_init(dsc_module *module);
+/* Fills a module, whose name, self, params and flags are the caller's. lm_program.c */
+void dsc_lm_module_init(dsc_module *module);
 
 /* Whether a sample is something else than tokens. */
 static inline bool dsc_lm_has_data(const dsc_lm_config *config) { return config->data.dim_count > 0; }
@@ -311,56 +271,14 @@ static inline bool dsc_lm_transforms(const dsc_lm_config *config)
     return (config->masked && !config->no_transform) || dsc_lm_projects(config);
 }
 
-/* The layer behind the last one that is a program: -1 is a first module, and those behind the blocks are a last one or
- * a transform. */
-static inline int64_t dsc_lm_end_program(const dsc_lm_family *family, const dsc_lm_config *config)
-{
-    return config->layers + (family->emit_last != NULL) + dsc_lm_transforms(config);
-}
-
 /* The row of a sample's first token in the table of positions. */
 static inline int64_t dsc_lm_position_first(const dsc_lm_family *family, const dsc_lm_config *config)
 {
     return family->position_first + config->position_first;
 }
 
-/* Parameters of the embedding's norm and of the head's. */
-static inline int32_t dsc_lm_norm_params(const dsc_lm_family *family, const dsc_lm_config *config)
-{
-    return config->norm_no_bias ? 1 : dsc_norm_params(family->norm);
-}
-
-/* The number of the bias of a norm whose weight has the number `weight`, or DSC_NORM_NONE. */
-static inline int32_t dsc_lm_norm_bias(const dsc_lm_family *family, const dsc_lm_config *config, int32_t weight)
-{
-    return dsc_lm_norm_params(family, config) > 1 ? weight + 1 : DSC_NORM_NONE;
-}
-
-/* The embedding's, the transform's or the head's norm, whose weight has that number. */
-static inline dsc_norm dsc_lm_norm(const dsc_lm_module *self, int64_t rows, int64_t channels, int32_t weight,
-                                   void *stats)
-{
-    return (dsc_norm) { .kind = self->family->norm,
-                        .rows = rows,
-                        .channels = channels,
-                        .eps = self->config->norm_eps,
-                        .weight = weight,
-                        .bias = dsc_lm_norm_bias(self->family, self->config, weight),
-                        .plus_one = self->config->norm_plus_one,
-                        .stats = stats };
-}
-
-enum { DSC_LM_TOKEN_TABLE }; /* the number of the table of tokens among the model's parameters */
-
-/* A head's are those of its norm, in some families a bias, then its table. */
-static inline int32_t dsc_lm_head_bias(const dsc_lm_family *family, const dsc_lm_config *config)
-{
-    return family->head_bias == NULL ? -1 : config->bare_head ? 0 : dsc_lm_norm_params(family, config);
-}
-static inline int32_t dsc_lm_head_table(const dsc_lm_family *family, const dsc_lm_config *config)
-{
-    return (config->bare_head ? 0 : dsc_lm_norm_params(family, config)) + (family->head_bias != NULL);
-}
+/* The number of the table of tokens among the parameters of a language model. */
+enum { DSC_LM_TOKEN_TABLE };
 
 /* sources[i] <- the tensor of params[i], and packed[i], if that is in 4 bits. Names with and without the family's base;
  * shapes must be those of the parameters (V rows for tables); a missing or an unknown tensor is refused by name. A

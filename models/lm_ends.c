@@ -138,3 +138,52 @@ void dsc_lm_emit_transform(dsc_program *program, const dsc_lm *lm)
         x = config->pools_tanh ? dsc_program_tanh(program, x) : dsc_program_activation(program, x, config->activation);
     dsc_program_end(program, x);
 }
+
+/* ---- head -------------------------------------------------------------------------------------------------------- */
+
+/* A table that makes logits, in some families with a bias, and their losses. */
+static int16_t classify(dsc_program *program, int16_t x, const dsc_lm *lm)
+{
+    const dsc_lm_family *family = lm->family;
+    const dsc_lm_config *config = lm->config;
+    const bool labels = config->classes > 0;
+    const int64_t rows = labels ? config->classes : config->vocab_rows;
+    const dsc_program_param bias = { .name = family->head_bias, .part = "", .dim_count = 1, .dim = { rows } };
+    const char *name = config->tied ? family->token_table : family->head_table;
+    dsc_program_param table = matrix(config, name, rows, config->embed_channels);
+    dsc_op_classify args = { .bias = DSC_PROGRAM_NONE,
+                             .outputs = labels ? config->classes : config->vocab,
+                             .targets = DSC_LM_TARGETS,
+                             .reference = DSC_LM_REFERENCE,
+                             .labels = labels ? config->label_kind : DSC_LABELS_NONE };
+    table.split = labels ? DSC_SPLIT_NONE : DSC_SPLIT_ROW;
+    table.tied = table.in_base = config->tied;
+    if (!labels) {
+        args.preference = config->preference;
+        args.logit_scale = config->logit_scale;
+        args.softcap = config->logit_softcap;
+    }
+    if (family->head_bias != NULL)
+        args.bias = dsc_program_declare(program, &bias);
+    args.table = dsc_program_declare(program, &table);
+    return dsc_program_classify(program, x, &args);
+}
+
+/* Vectors of texts and their comparison, without a table. */
+static int16_t compare(dsc_program *program, int16_t x, const dsc_lm_config *config)
+{
+    const dsc_op_vectors vectors = { DSC_LM_POOLED, config->pooling == DSC_POOLING_MEAN, config->unit_vectors };
+    const dsc_op_compare losses = { DSC_LM_TARGETS, config->label_kind, config->similarity_scale };
+    return dsc_program_compare(program, dsc_program_vectors(program, x, &vectors), &losses);
+}
+
+void dsc_lm_emit_head(dsc_program *program, const dsc_lm *lm)
+{
+    const dsc_lm_config *config = lm->config;
+    int16_t x = program->input;
+    if (config->classes > 0 && !config->masked && !config->of_tokens && !config->embeds) /* one token of each text */
+        x = gather(program, x, config, false);
+    if (!config->bare_head)
+        x = norm(program, x, lm, lm->family->final_norm, !config->masked);
+    dsc_program_end(program, config->embeds ? compare(program, x, config) : classify(program, x, lm));
+}

@@ -107,6 +107,7 @@ dsc_status dsc_lm_load_buffer(const dsc_model *model, int32_t module, int32_t bu
  * parameters and adapters are known. lm_ends.c: the modules of a language model around its blocks. */
 void dsc_lm_emit_embedding(dsc_program *program, const dsc_lm *lm);
 void dsc_lm_emit_transform(dsc_program *program, const dsc_lm *lm);
+void dsc_lm_emit_head(dsc_program *program, const dsc_lm *lm);
 void dsc_lm_describe_module(const dsc_lm *lm, int64_t layer, const dsc_lora *adapters, dsc_program *out);
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
 /* Fills lm->experts from compiled programs, and the numbers of records. */

@@ -11,9 +11,19 @@ static void begin(const dsc_lm *lm, int64_t layer, dsc_program *out)
         dsc_program_begin_first(out, config->sequence);
     else if (lm->family->begin_block != NULL)
         lm->family->begin_block(out, config, layer);
+    else if (layer == config->layers + 1) /* behind a transform */
+        dsc_program_begin(out, config->masked ? config->predictions : config->sequence, config->embed_channels,
+                          DSC_PROGRAM_NONE);
     else
         dsc_program_begin(out, config->sequence, config->channels,
                           config->documents ? (int32_t)DSC_LM_POSITIONS : DSC_PROGRAM_NONE);
+}
+
+/* The family's logits, and their cross-entropy. */
+static void emit_last(const dsc_lm *lm, dsc_program *out)
+{
+    lm->family->emit_last(out, lm->config);
+    out->output = dsc_program_loss(out, out->output, DSC_LM_TARGETS);
 }
 
 void dsc_lm_describe_module(const dsc_lm *lm, int64_t layer, const dsc_lora *adapters, dsc_program *out)
@@ -27,10 +37,12 @@ void dsc_lm_describe_module(const dsc_lm *lm, int64_t layer, const dsc_lora *ada
         dsc_lm_emit_embedding(out, lm);
     else if (layer < config->layers)
         lm->family->emit_block(out, config, layer);
-    else if (lm->family->emit_last != NULL)
-        lm->family->emit_last(out, config);
-    else
+    else if (layer < lm->module_count - 2)
         dsc_lm_emit_transform(out, lm);
+    else if (lm->family->emit_last != NULL)
+        emit_last(lm, out);
+    else
+        dsc_lm_emit_head(out, lm);
 }
 
 static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_program *out, dsc_error *err)
@@ -43,10 +55,10 @@ static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_progr
 
 dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
 {
-    const int64_t end = dsc_lm_end_program(lm->family, lm->config);
-    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, end + 2, sizeof *lm->programs, &lm->programs, err));
-    for (int64_t i = -1, count = 0; i < end; i++) {
-        dsc_lm_module *self = &lm->selves[1 + i];
+    const int64_t modules = lm->module_count;
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, modules + 1, sizeof *lm->programs, &lm->programs, err));
+    for (int64_t i = 0, count = 0; i < modules; i++) {
+        dsc_lm_module *self = &lm->selves[i];
         dsc_program *program = NULL;
         DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, 1, sizeof *program, &program, err));
         lm->programs[count] = program;
@@ -56,16 +68,14 @@ dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
             same++;
         self->program = lm->programs[same];
         if (program->list[DSC_PASS_REBUILD].count == 0)
-            lm->modules[1 + i].rebuild = NULL;
+            lm->modules[i].rebuild = NULL;
         if (same == count++)
             continue;
         dsc_alloc_free(lm->alloc, program);
         lm->programs[--count] = NULL;
     }
-    if (lm->family->emit_last != NULL) {
-        const dsc_program *last = lm->selves[end].program;
-        lm->losses = last->value[last->output].rows;
-    }
+    const dsc_program *last = lm->selves[modules - 1].program;
+    lm->losses = last->value[last->output].rows;
     for (int64_t i = 0; lm->programs[i] != NULL; i++)
         DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, (int64_t)dsc_program_layouts_bytes(), 1,
                                  &lm->programs[i]->layouts, err));
@@ -123,9 +133,12 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
                        dsc_module_plan *out, dsc_error *err)
 {
     const dsc_lm_module *self = module->self;
-    int64_t rows;
-    DSC_TRY(dsc_lm_rows(self->config, batch, &rows, err));
-    return dsc_program_plan(self->program, module, &self->lora, batch, dtype, sink, out, err);
+    const int64_t tokens = self->config->sequence;
+    if (batch < 1 || batch > DSC_LM_ROWS_MAX / tokens)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "a micro-batch of %lld samples of %lld tokens is not a possible size",
+                        (long long)batch, (long long)tokens);
+    return self->program->loss ? dsc_program_plan_loss(self->program, module, &self->lora, batch, dtype, sink, out, err)
+                               : dsc_program_plan(self->program, module, &self->lora, batch, dtype, sink, out, err);
 }
 
 static dsc_status run(const dsc_module *module, dsc_pass pass, dsc_module_ctx *ctx, dsc_error *err)
@@ -156,34 +169,17 @@ int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, ds
     return self->program != NULL ? dsc_program_show(self->program, batch, dtype, out, bytes) : 0;
 }
 
-/* ---- a last module ----------------------------------------------------------------------------------------------- */
-
-static dsc_status plan_loss(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
-                            dsc_module_plan *out, dsc_error *err)
-{
-    const dsc_lm_module *self = module->self;
-    int64_t rows;
-    DSC_TRY(dsc_lm_rows(self->config, batch, &rows, err));
-    return dsc_program_plan_loss(self->program, module, &self->lora, batch, dtype, sink, out, err);
-}
-
 static dsc_status loss(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
     const dsc_lm_module *self = module->self;
-    return dsc_program_run_loss(self->program, DSC_LM_TARGETS, &self->lora, ctx, err);
+    return dsc_program_run_loss(self->program, &self->lora, ctx, err);
 }
 
-void dsc_lm_loss_init(dsc_module *module)
+void dsc_lm_module_init(dsc_module *module)
 {
-    module->flags = DSC_MODULE_LOSS | DSC_MODULE_MASKS_TARGETS;
-    module->plan = plan_loss;
-    module->forward = loss;
-}
-
-void dsc_lm_block_init(dsc_module *module)
-{
+    const bool last = (module->flags & DSC_MODULE_LOSS) != 0;
     module->plan = plan;
-    module->forward = forward;
-    module->backward = backward;
-    module->rebuild = rebuild;
+    module->forward = last ? loss : forward;
+    module->backward = last ? NULL : backward;
+    module->rebuild = last ? NULL : rebuild;
 }

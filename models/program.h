@@ -68,6 +68,11 @@ typedef enum dsc_op_kind {
     DSC_OP_BATCH_NORM,   /* x, statistics, residual or none -> y */
     DSC_OP_POOL,         /* x -> y, the pixels that were chosen or none */
     DSC_OP_SAMPLE_SCALE, /* x, one row of each sample -> y */
+    /* Ends of a last module: losses, and in the same call the gradient of the input (models/program/loss.c) */
+    DSC_OP_LOSS,     /* logits -> their gradient */
+    DSC_OP_CLASSIFY, /* x, which a table makes logits of -> dx */
+    DSC_OP_VECTORS,  /* rows of texts -> a vector of each one, lengths */
+    DSC_OP_COMPARE,  /* vectors -> their gradient */
     /* Made by the compiler; dy is the gradient of y. */
     DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
     DSC_OP_LINEAR_DW,      /* x, dy -> */
@@ -91,6 +96,7 @@ typedef enum dsc_op_kind {
     DSC_OP_PICK_BWD,       /* dy -> dx */
     DSC_OP_EMBED_DW,       /* dy -> */
     DSC_OP_GATHER_BWD,     /* dy -> dx */
+    DSC_OP_VECTORS_BWD,    /* dy, y, lengths -> dx */
     DSC_OP_CONV2D_DX,      /* dy, sum so far -> dx */
     DSC_OP_CONV2D_DW,      /* x, dy -> */
     DSC_OP_BATCH_NORM_BWD,   /* dy, x, statistics, residual or none -> dx, d_residual or none */
@@ -248,6 +254,27 @@ typedef struct dsc_op_gather {
     bool mean;
 } dsc_op_gather;
 
+/* CLASSIFY: logits = x times a table's rows. Their losses: of labels, or the cross-entropy of tokens. */
+typedef struct dsc_op_classify {
+    int32_t table, bias;         /* declared parameters [rows,columns of x] and [rows]; bias NONE: none */
+    int64_t outputs;             /* rows of the table that are real */
+    int32_t targets, reference;  /* batch tensors; reference: of a preference */
+    dsc_label_kind labels;       /* NONE: tokens; then the other members count */
+    dsc_preference preference;   /* with a beta above 0 */
+    double logit_scale, softcap; /* as in dsc_cross_entropy_args; 0: none */
+} dsc_op_classify;
+/* VECTORS: as in kernels/text_vectors.h; COMPARE: cosines of all vectors, which all losses there take. */
+typedef struct dsc_op_vectors {
+    int32_t places; /* batch tensor: the place of a text's last token that counts */
+    bool mean;      /* of its tokens, else that one */
+    bool unit;      /* vectors that are given out have length 1; those that are compared always have */
+} dsc_op_vectors;
+typedef struct dsc_op_compare {
+    int32_t targets;
+    dsc_label_kind kind;
+    double scale;
+} dsc_op_compare;
+
 typedef struct dsc_op {
     dsc_op_kind kind;
     const char *name;
@@ -286,6 +313,10 @@ typedef struct dsc_op {
         dsc_op_data data; /* DATA, PATCHES */
         dsc_op_embed embed;
         dsc_op_gather gather;
+        dsc_op_classify classify;
+        dsc_op_vectors vectors;
+        dsc_op_compare compare;
+        int32_t targets; /* LOSS: the batch tensor with an int32 class for each row */
         struct {
             int32_t param; /* its number */
             int64_t rows;
@@ -339,6 +370,8 @@ typedef struct dsc_program {
     int16_t op_count, forward_count, value_count, buffer_count[2], cache_count;
     int32_t param_count, layer_count;
     int16_t record_count; /* of routers */
+    bool loss;  /* the last op gives losses, and the output is the gradient of its input */
+    bool keeps; /* of such a program: values that backward could make again are kept */
     const dsc_lora *adapters; /* the module's, while the block is described with its experts' adapters; NULL: without */
     int64_t cache_tokens;
     dsc_program_param param[DSC_PROGRAM_PARAMS];
@@ -504,6 +537,11 @@ int16_t dsc_program_regroup(dsc_program *program, int16_t x, int64_t groups, int
 /* An op of the caller's, which stays as long as the program; in[op->input_count]. out_columns is above 0, and the texts
  * of its parameters are whole: { "scale.bias" } and no part. */
 int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_custom_op *op);
+/* The ends of a last module, of which its output is one. */
+int16_t dsc_program_loss(dsc_program *program, int16_t logits, int32_t targets);
+int16_t dsc_program_classify(dsc_program *program, int16_t x, const dsc_op_classify *args);
+int16_t dsc_program_vectors(dsc_program *program, int16_t x, const dsc_op_vectors *args);
+int16_t dsc_program_compare(dsc_program *program, int16_t vectors, const dsc_op_compare *args);
 void dsc_program_end(dsc_program *program, int16_t output);
 
 /* ---- Compiler ---- */
@@ -526,14 +564,13 @@ DSC_MUST_USE dsc_status dsc_program_plan(const dsc_program *program, const dsc_m
                                          dsc_module_plan *out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora,
                                         dsc_module_ctx *ctx, dsc_error *err);
-/* A program whose output has rows of logits, as a last module with their cross-entropy. It has a forward alone, which
- * with `save` makes the gradients at once; all of its memory is scratch. `targets`: the batch tensor with an int32
- * class for each row of the output. */
+/* A program that ends with an op of losses, as a last module. It has a forward alone, which with `save` makes the
+ * gradients at once; all of its memory is scratch. */
 DSC_MUST_USE dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *module,
                                               const dsc_lora *lora, int64_t batch, dsc_dtype dtype,
                                               const dsc_plan_sink *sink, dsc_module_plan *out, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_program_run_loss(const dsc_program *program, int32_t targets, const dsc_lora *lora,
-                                             dsc_module_ctx *ctx, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_program_run_loss(const dsc_program *program, const dsc_lora *lora, dsc_module_ctx *ctx,
+                                             dsc_error *err);
 /* Lines of text for people: ops, shapes, bytes and FLOPs of a micro-batch, and where values are kept. As snprintf. */
 int dsc_program_show(const dsc_program *program, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
 

@@ -14,7 +14,7 @@ typedef struct dsc_op_batch {
     const dsc_lora *lora; /* or NULL */
     int64_t batch;
     dsc_dtype dtype;
-    int64_t chunk_bytes; /* as in the contexts of the calls */
+    int64_t chunk_bytes; /* as in the context of a call */
 } dsc_op_batch;
 
 /* ---- Builder, program.c and program_ops.c ---- */
@@ -86,6 +86,11 @@ void dsc_program_set_out(dsc_program *program, dsc_op *op, int output, int16_t v
 int16_t dsc_op_number(const dsc_program *program, const dsc_op *op);
 void dsc_list_add(dsc_op_list *list, int16_t op);
 bool dsc_op_reads(const dsc_op *op, int16_t value);
+/* Whether the op of losses reads the module's input. */
+static inline bool dsc_program_ends_at_input(const dsc_program *program)
+{
+    return program->loss && program->d_input == program->d_output;
+}
 int32_t dsc_program_readers(const dsc_program *program, int16_t value, int16_t *first); /* forward's */
 
 /* ---- Sizes ---- */
@@ -143,6 +148,7 @@ typedef struct dsc_exec {
     dsc_module_ctx *ctx;
     const dsc_layout *layout;
     dsc_error *err;
+    int64_t row; /* the one row of all values that is computed; -1: all rows are */
 } dsc_exec;
 char *dsc_exec_at(const dsc_exec *exec, int16_t value); /* NULL: no value, or one that is not written here */
 const dsc_place *dsc_exec_place(const dsc_exec *exec, int16_t value);

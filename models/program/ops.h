@@ -13,7 +13,7 @@ static inline const dsc_value *dsc_exec_value(const dsc_exec *exec, int16_t valu
 
 static inline int64_t dsc_exec_rows(const dsc_exec *exec, int16_t value)
 {
-    return dsc_value_rows(dsc_exec_value(exec, value), exec->ctx->batch);
+    return exec->row >= 0 ? 1 : dsc_value_rows(dsc_exec_value(exec, value), exec->ctx->batch);
 }
 
 static inline int64_t dsc_exec_elements(const dsc_exec *exec, int16_t value)
@@ -107,6 +107,12 @@ dsc_op_launch dsc_op_run_data, dsc_op_run_patches, dsc_op_run_prepend, dsc_op_ru
 dsc_op_launch dsc_op_run_embed, dsc_op_run_embed_dw;
 dsc_op_scratch dsc_op_embed_scratch, dsc_op_embed_dw_scratch;
 dsc_op_rule dsc_rule_embed;
+
+/* ---- Losses, ops_loss.c and ops_vectors.c ---- */
+dsc_op_launch dsc_op_run_loss, dsc_op_run_classify, dsc_op_run_vectors, dsc_op_run_vectors_bwd, dsc_op_run_compare;
+dsc_op_scratch dsc_op_classify_scratch, dsc_op_compare_scratch;
+dsc_op_flops dsc_op_classify_flops, dsc_op_compare_flops;
+dsc_op_plan dsc_op_plan_classify, dsc_op_plan_compare;
 
 /* ---- Feature maps, ops_maps.c ---- */
 dsc_op_launch dsc_op_run_batch_stats, dsc_op_run_batch_norm, dsc_op_run_batch_norm_bwd, dsc_op_run_pool,

@@ -20,6 +20,13 @@ static void see(span *spans, const dsc_place *places, int16_t value, int16_t ste
     of->last = step;
 }
 
+/* Whether backward reads a value where forward has put it. */
+static bool is_kept(const dsc_program *program, dsc_pass pass, int16_t value)
+{
+    return program->keeps && pass == DSC_PASS_BACKWARD && value != DSC_PROGRAM_NONE &&
+           program->value[value].store == DSC_STORE_REPEATED;
+}
+
 /* Steps of a pass between which each buffer is in use. */
 static void find_spans(const dsc_program *program, dsc_pass pass, span *spans)
 {
@@ -27,8 +34,10 @@ static void find_spans(const dsc_program *program, dsc_pass pass, span *spans)
     const dsc_place *places = program->place[pass == DSC_PASS_BACKWARD];
     for (int16_t i = 0; i < list->count; i++) {
         const dsc_op *op = &program->op[list->op[i]];
+        if (program->keeps && op->unless_kept)
+            continue;
         for (int j = 0; j < DSC_OP_INPUTS; j++)
-            see(spans, places, op->in[j], i);
+            see(spans, places, is_kept(program, pass, op->in[j]) ? DSC_PROGRAM_NONE : op->in[j], i);
         for (int j = 0; j < DSC_OP_OUTPUTS; j++)
             see(spans, places, op->out[j], i);
     }
@@ -87,18 +96,22 @@ static bool fits_out(const dsc_program *program, const span *spans, const dsc_la
     return fits;
 }
 
-static bool is_scratch(dsc_region region) { return region == DSC_REGION_SCRATCH || region == DSC_REGION_REPEATED; }
-
-static void use_out(const dsc_program *program, const span *spans, int64_t batch, dsc_dtype dtype, dsc_layout *out)
+static bool is_scratch(const dsc_program *program, dsc_region region)
 {
-    const int64_t room = dsc_value_bytes(&program->value[program->output], batch, dtype);
+    return region == DSC_REGION_SCRATCH || (region == DSC_REGION_REPEATED && !program->keeps);
+}
+
+static void use_out(const dsc_program *program, const span *spans, const dsc_op_batch *of, dsc_layout *out)
+{
+    const int64_t room = dsc_value_bytes(&program->value[program->output], of->batch, of->dtype);
     for (;;) {
         int16_t best = DSC_PROGRAM_NONE;
         int64_t best_bytes = 0;
         for (int16_t i = 0; i < program->buffer_count[0]; i++) {
-            const int64_t bytes = dsc_value_bytes(&program->value[program->buffer[0][i].value], batch, dtype);
-            if (spans[i].here && is_scratch(program->buffer[0][i].region) && out->scratch[i] != DSC_LAYOUT_OUT &&
-                bytes > best_bytes && bytes <= room && fits_out(program, spans, out, i))
+            const int64_t bytes = dsc_value_bytes(&program->value[program->buffer[0][i].value], of->batch, of->dtype);
+            if (spans[i].here && is_scratch(program, program->buffer[0][i].region) &&
+                out->scratch[i] != DSC_LAYOUT_OUT && bytes > best_bytes && bytes <= room &&
+                fits_out(program, spans, out, i))
                 best = i, best_bytes = bytes;
         }
         if (best == DSC_PROGRAM_NONE)
@@ -117,14 +130,15 @@ static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *s
     int64_t *offsets[DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS];
     int32_t count = 0;
     for (int16_t i = 0; i < program->buffer_count[set]; i++) {
-        if (!spans[i].here || !is_scratch(program->buffer[set][i].region) || out->scratch[i] == DSC_LAYOUT_OUT)
+        if (!spans[i].here || !is_scratch(program, program->buffer[set][i].region) || out->scratch[i] == DSC_LAYOUT_OUT)
             continue;
         const int64_t bytes = dsc_value_bytes(&program->value[program->buffer[set][i].value], of->batch, of->dtype);
         windows[count] = (dsc_window) { .first = spans[i].first, .last = spans[i].last, .bytes = bytes };
         offsets[count++] = &out->scratch[i];
     }
     for (int16_t i = 0; i < list->count; i++) {
-        const int64_t bytes = work_bytes(program, &program->op[list->op[i]], of);
+        const dsc_op *op = &program->op[list->op[i]];
+        const int64_t bytes = program->keeps && op->unless_kept ? 0 : work_bytes(program, op, of);
         if (bytes == 0)
             continue;
         windows[count] = (dsc_window) { .first = i, .last = i, .bytes = bytes };
@@ -142,7 +156,7 @@ void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_bat
     lay_stored(program, of->batch, of->dtype, out);
     find_spans(program, pass, spans);
     if (pass != DSC_PASS_BACKWARD)
-        use_out(program, spans, of->batch, of->dtype, out);
+        use_out(program, spans, of, out);
     lay_scratch(program, pass, spans, of, out);
 }
 

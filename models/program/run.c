@@ -29,7 +29,7 @@ static char *buffer_at(const dsc_exec *exec, const dsc_place *place)
         return (char *)ctx->cache + exec->layout->cache[buffer->cache] + ctx->past * row;
     switch (buffer->region) {
     case DSC_REGION_IN:
-        return (char *)(uintptr_t)ctx->in;
+        return (char *)(uintptr_t)ctx->in + (exec->row >= 0 ? exec->row * row : 0);
     case DSC_REGION_OUT:
         return ctx->out;
     case DSC_REGION_D_OUT:
@@ -136,15 +136,29 @@ static dsc_status run_op(dsc_exec *exec, const dsc_op *op)
     return reports && !is_joined(op) ? report_outputs(exec, op) : DSC_OK;
 }
 
+/* Whether a row of logits needs no more than that row of the input. */
+static bool is_by_rows(const dsc_program *program)
+{
+    const dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    bool by_rows = true;
+    for (int16_t i = 0; i < list->count; i++) {
+        const dsc_op_kind kind = program->op[list->op[i]].kind;
+        by_rows &= kind == DSC_OP_NORM || kind == DSC_OP_CLASSIFY;
+    }
+    return by_rows;
+}
+
 dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, dsc_module_ctx *ctx,
                            dsc_error *err)
 {
     const dsc_op_list *list = &program->list[pass];
     dsc_layout own;
-    dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err };
     const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes };
+    dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err, .row = -1 };
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
     DSC_ASSERT(ctx->cache == NULL || (ctx->batch == 1 && ctx->past + program->tokens <= program->cache_tokens));
+    if (ctx->logits != NULL && is_by_rows(program))
+        exec.row = ctx->logits_row;
     exec.layout = dsc_program_layout(program, pass, &of, &own);
     for (int16_t i = 0; i < list->count; i++)
         DSC_TRY(run_op(&exec, &program->op[list->op[i]]));

@@ -78,9 +78,11 @@ static bool may_share(const sharing *s, int16_t a, int16_t b)
            follows_in_place(s, b, a);
 }
 
-/* ctx->d_in is written only where ctx->d_out is not read any more. */
+/* ctx->d_in is written only where ctx->d_out is not read any more, which is scratch in a last module. */
 static bool may_be_d_in(const sharing *s, int16_t value)
 {
+    if (s->program->loss)
+        return true;
     if (s->first[value] != s->d_out_last)
         return s->first[value] > s->d_out_last;
     const int16_t d_out = s->program->d_output;
@@ -425,6 +427,8 @@ static dsc_status copy_d_in(dsc_program *program, dsc_error *err)
 dsc_status dsc_program_share_backward(dsc_program *program, dsc_error *err)
 {
     sharing s;
+    if (dsc_program_ends_at_input(program)) /* the output is the gradient that leaves */
+        return DSC_OK;
     begin_backward(&s, program);
     DSC_TRY(share_views(&s, err));
     if (program->d_input != DSC_PROGRAM_NONE && !leaves_in_place(&s)) {
