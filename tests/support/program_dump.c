@@ -48,7 +48,8 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         [DSC_OP_COMBINE] = "combine", [DSC_OP_PACK] = "pack", [DSC_OP_CONV] = "conv", [DSC_OP_DELTA] = "delta",
         [DSC_OP_CONV2D] = "conv2d",
         [DSC_OP_BATCH_STATS] = "batch_stats", [DSC_OP_BATCH_NORM] = "batch_norm", [DSC_OP_POOL] = "pool",
-        [DSC_OP_SAMPLE_SCALE] = "sample_scale",
+        [DSC_OP_SAMPLE_SCALE] = "sample_scale", [DSC_OP_TANH] = "tanh", [DSC_OP_GATHER] = "gather",
+        [DSC_OP_EMBED] = "embed",
     };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds) && kinds[op->kind] != NULL);
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
@@ -116,6 +117,16 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
     if (op->kind == DSC_OP_PICK)
         fprintf(file, "\"first\": %d, \"count\": %d, \"mean\": %d, ", (int)op->pick.first, (int)op->pick.count,
                 op->pick.mean);
+    if (op->kind == DSC_OP_GATHER) {
+        const int64_t count = op->gather.count, rows = reference->program->value[op->in[0]].rows;
+        fprintf(file, "\"mean\": %d, \"places\": [", op->gather.mean);
+        for (int64_t n = 0; n < r->batch * count; n++)
+            fprintf(file, "%s%d", n > 0 ? ", " : "", (int)program_reference_place(n / count, n % count, count, rows));
+        fprintf(file, "], ");
+    }
+    if (op->kind == DSC_OP_EMBED)
+        fprintf(file, "\"param\": %d, \"first\": %d, \"same\": %d, ", op->embed.position, (int)op->embed.first,
+                op->embed.same);
     if (op->kind == DSC_OP_BATCH_NORM)
         fprintf(file, "\"eps\": %.17g, \"weight\": %d, \"bias\": %d, ", op->batch_norm.eps, op->batch_norm.weight,
                 op->batch_norm.bias);

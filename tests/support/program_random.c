@@ -328,12 +328,42 @@ static int16_t packed(program_random *r, int16_t x)
     return dsc_program_gated(&r->source, gate, norm(r, dsc_program_pack(&r->source, first)), DSC_SIGMOID);
 }
 
-/* Rows come before those of each sample, or only some of its rows go on; in the end there are as many as before. */
+/* Places of a batch tensor of their own. */
+static int16_t gather(program_random *r, int16_t x, int64_t count, bool mean)
+{
+    const dsc_op_gather args = { r->gathers, mean ? 1 : count, mean };
+    DSC_ASSERT(r->gathers < PROGRAM_GATHERS_MAX);
+    r->gathered[r->gathers].count = args.count;
+    r->gathered[r->gathers++].rows = r->source.value[x].rows;
+    return dsc_program_gather(&r->source, x, &args);
+}
+
+/* Rows of a table of positions, which has more than a sample. */
+static int16_t embed(program_random *r, int16_t x)
+{
+    const dsc_program_param table = {
+        .name = "positions", .part = "", .dim_count = 2, .dim = { r->source.tokens + 2, r->source.value[x].columns }
+    };
+    const dsc_op_embed args = { .tokens = DSC_PROGRAM_NONE,
+                                .table = DSC_PROGRAM_NONE,
+                                .factor = 1,
+                                .position = dsc_program_declare(&r->source, &table),
+                                .places = DSC_PROGRAM_NONE,
+                                .first = 1,
+                                .same = r->seed % 8 == 2 };
+    program_random_take_params(r);
+    return dsc_program_embed(&r->source, x, &args);
+}
+
+/* Rows come before those of each sample, or only some of its rows go on; in the end there are as many as before. Seeds
+ * choose among ops of one kind, so that other programs stay what they are. */
 static int16_t rows(program_random *r, int16_t x)
 {
     dsc_program *program = &r->source;
     const int64_t tokens = program->tokens, columns = program->value[x].columns, kind = program_random_draw(r, 3);
     const int64_t count = 1 + program_random_draw(r, tokens), first = program_random_draw(r, tokens - count + 1);
+    if (kind == 0 && r->seed % 4 == 2)
+        return embed(r, x);
     if (kind == 0)
         return dsc_program_table(program, x, vector(r, tokens * columns));
     if (kind == 1) {
@@ -343,7 +373,8 @@ static int16_t rows(program_random *r, int16_t x)
     }
     const bool mean = program_random_draw(r, 2) == 0;
     const int64_t left = tokens - (mean ? 1 : count);
-    const int16_t some = dsc_program_pick(program, x, first, count, mean);
+    const int16_t some =
+        r->seed % 2 == 1 ? gather(r, x, count, mean) : dsc_program_pick(program, x, first, count, mean);
     return left > 0 ? dsc_program_prepend(program, some, vector(r, left * columns), left) : some;
 }
 
@@ -460,7 +491,8 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
     case 17:
         return gated(r, x);
     case 5:
-        return dsc_program_activation(&r->source, x, any_activation(r));
+        return r->seed % 4 == 1 ? dsc_program_tanh(&r->source, x)
+                                : dsc_program_activation(&r->source, x, any_activation(r));
     case 6: {
         const int16_t fc = linear(r, x, 8); /* the ops that are fused most */
         const uint64_t kinds = (uint64_t)activations(r), kind = (r->seed + (uint64_t)r->source.op_count) % (2 * kinds);
@@ -651,12 +683,29 @@ typedef struct buffers {
     memory in, out, d_out, d_in, saved, rebuilt, repeated, forward_scratch, backward_scratch;
 } buffers;
 
+enum { PLACES_MAX = 64 };
+
+static void make_places(const program_random *r, int32_t places[PROGRAM_GATHERS_MAX][PLACES_MAX])
+{
+    for (int32_t i = 0; i < r->gathers; i++) {
+        const int64_t count = r->gathered[i].count;
+        DSC_ASSERT(r->batch * count <= PLACES_MAX);
+        for (int64_t n = 0; n < r->batch * count; n++)
+            places[i][n] = (int32_t)program_reference_place(n / count, n % count, count, r->gathered[i].rows);
+    }
+}
+
 static void call(const program_random *r, const dsc_program *program, dsc_pass pass, buffers *b, program_mode mode,
                  const session *s, bool save)
 {
     dsc_error err = DSC_ERROR_INIT;
     const bool backward = pass == DSC_PASS_BACKWARD;
     memory *scratch = backward ? &b->backward_scratch : &b->forward_scratch;
+    int32_t places[PROGRAM_GATHERS_MAX][PLACES_MAX];
+    const void *batch_data[PROGRAM_GATHERS_MAX];
+    make_places(r, places);
+    for (int i = 0; i < PROGRAM_GATHERS_MAX; i++)
+        batch_data[i] = places[i];
     dsc_module_ctx ctx = { .struct_bytes = sizeof ctx,
                            .stream = s->stream,
                            .dtype = mode.dtype,
@@ -665,6 +714,7 @@ static void call(const program_random *r, const dsc_program *program, dsc_pass p
                            .rng_seed = r->seed,
                            .param = b->params,
                            .grad = b->grads,
+                           .batch_data = batch_data,
                            .in = b->in.at,
                            .out = backward ? NULL : b->out.at,
                            .d_out = backward ? b->d_out.at : NULL,

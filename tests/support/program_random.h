@@ -7,6 +7,8 @@
 
 #include "tests/support/program_reference.h"
 
+enum { PROGRAM_GATHERS_MAX = 32 };
+
 typedef struct program_random {
     dsc_program source; /* as built; compiled copies are the caller's */
     dsc_rope rope;
@@ -14,6 +16,10 @@ typedef struct program_random {
     int param_count;
     int64_t param_elements[PROGRAM_PARAMS_MAX];
     dsc_param_spec spec[PROGRAM_PARAMS_MAX];
+    struct {
+        int64_t count, rows;
+    } gathered[PROGRAM_GATHERS_MAX]; /* [gathers] sizes of the batch tensors of places */
+    int32_t gathers;
     uint64_t seed, drawn;
 } program_random;
 

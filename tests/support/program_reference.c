@@ -359,8 +359,11 @@ static void element(program_reference *r, const dsc_op *op, int64_t i, bool back
         r->d_value[op->in[1]][i] += d * slope_z;
         return;
     }
-    if (op->kind == DSC_OP_ACTIVATION) {
-        const double value = activate(op->activation, *x, &slope);
+    if (op->kind == DSC_OP_ACTIVATION || op->kind == DSC_OP_TANH) {
+        double value = tanh(*x);
+        slope = 1 - value * value;
+        if (op->kind == DSC_OP_ACTIVATION)
+            value = activate(op->activation, *x, &slope);
         if (backward)
             *dx += r->d_value[op->out[0]][i] * slope;
         else
@@ -442,6 +445,36 @@ static void pick(program_reference *r, const dsc_op *op, bool backward)
             for (int64_t c = 0; c < columns; c++)
                 move(r, op, (b * out + (op->pick.mean ? 0 : t)) * columns + c,
                      (b * in + op->pick.first + t) * columns + c, op->pick.mean ? 1 / (double)count : 1, backward);
+}
+
+/* Rows that a batch names, or the mean of those up to one. */
+static void gather(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t columns = r->program->value[op->out[0]].columns, count = op->gather.count;
+    const int64_t in = r->program->value[op->in[0]].rows;
+    for (int64_t b = 0; b < r->batch; b++)
+        for (int64_t k = 0; k < count; k++) {
+            const int64_t place = program_reference_place(b, k, count, in);
+            for (int64_t t = op->gather.mean ? 0 : place; t <= place; t++)
+                for (int64_t c = 0; c < columns; c++)
+                    move(r, op, (b * count + k) * columns + c, (b * in + t) * columns + c,
+                         op->gather.mean ? 1 / (double)(place + 1) : 1, backward);
+        }
+}
+
+/* A row of a parameter is added to each row: that of its place, or the first one. */
+static void embed(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t columns = r->program->value[op->out[0]].columns;
+    for (int64_t i = 0; i < program_reference_elements(r, op->out[0]); i++) {
+        const int64_t place = op->embed.same ? 0 : i / columns % r->program->tokens;
+        const int64_t at = (op->embed.first + place) * columns + i % columns;
+        if (!backward)
+            r->value[op->out[0]][i] += r->param[op->embed.position][at];
+        else
+            r->d_param[op->embed.position][at] += r->d_value[op->out[0]][i];
+        move(r, op, i, i, 1, backward);
+    }
 }
 
 static void regroup(program_reference *r, const dsc_op *op, bool backward)
@@ -540,6 +573,12 @@ static void run(program_reference *r, const dsc_op *op, bool backward)
         break;
     case DSC_OP_PICK:
         pick(r, op, backward);
+        break;
+    case DSC_OP_GATHER:
+        gather(r, op, backward);
+        break;
+    case DSC_OP_EMBED:
+        embed(r, op, backward);
         break;
     case DSC_OP_CONV2D:
         conv2d(r, op, backward);

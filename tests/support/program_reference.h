@@ -19,6 +19,12 @@ typedef struct program_reference {
     double *value[DSC_PROGRAM_VALUES], *d_value[DSC_PROGRAM_VALUES];
 } program_reference;
 
+/* The row of sample b that the k-th of `count` places names, of `rows`. */
+static inline int64_t program_reference_place(int64_t b, int64_t k, int64_t count, int64_t rows)
+{
+    return k + (b + 1) % (rows - count + 1);
+}
+
 /* Parameters and the module's input are zero. */
 program_reference *program_reference_open(const dsc_program *program, int64_t batch, const int64_t *param_elements,
                                           int param_count);

@@ -172,13 +172,20 @@ def delta(program, op, qkv, b, a, params):
 
 
 def rows_op(program, op, x, params):
-    """prepend, table, pick"""
+    """prepend, table, pick, gather, embed"""
     batch, columns = program["batch"], x.shape[1]
     x = x.reshape(batch, -1, columns)
     if op["kind"] == "pick":
         x = x[:, op["first"]:op["first"] + op["count"]]
         return (x.mean(1) if op["mean"] else x).reshape(-1, columns)
+    if op["kind"] == "gather":
+        places = torch.tensor(op["places"]).reshape(batch, -1)
+        if op["mean"]:
+            return torch.stack([x[b, :places[b, 0] + 1].mean(0) for b in range(batch)])
+        return torch.stack([x[b, places[b]] for b in range(batch)]).reshape(-1, columns)
     rows = params[op["param"]].reshape(1, -1, columns)
+    if op["kind"] == "embed":
+        return (x + rows[:, op["first"]:op["first"] + (1 if op["same"] else x.shape[1])]).reshape(-1, columns)
     return (x + rows if op["kind"] == "table" else torch.cat((rows.expand(batch, -1, -1), x), 1)).reshape(-1, columns)
 
 
@@ -224,7 +231,7 @@ def run_op(program, op, x, y, z, params):
         return delta(program, op, x, y, z, params)
     if kind in ("router", "order", "dispatch", "grouped", "combine"):
         return experts_op(op, x, y, z, params)
-    if kind in ("prepend", "table", "pick"):
+    if kind in ("prepend", "table", "pick", "gather", "embed"):
         return rows_op(program, op, x, params)
     if kind == "linear":
         weight = params[op["weight"]]
@@ -243,6 +250,8 @@ def run_op(program, op, x, y, z, params):
         return attention(program, op, x, y, z, params)
     if kind == "activation":
         return ACTIVATIONS[op["activation"]](x)
+    if kind == "tanh":
+        return torch.tanh(x)
     if kind == "gated":
         return ACTIVATIONS[op["activation"]](x) * y
     if kind == "pairs":
