@@ -14,20 +14,10 @@ typedef struct dsc_norm {
     double eps;
     int32_t weight, bias; /* the bias is a layer norm's */
     bool plus_one;        /* the factor is 1 + weight */
-    void *stats; /* dsc_norm_stats_bytes: forward writes it, backward reads it */
+    void *stats; /* [rows] fp32, of a layer norm [2,rows]: forward writes it, backward reads it */
     const void *add; /* forward, or NULL: the norm is of sum = in + add, which it writes */
     void *sum;       /* may be `in` or `add` */
 } dsc_norm;
-
-static inline int32_t dsc_norm_params(dsc_norm_kind kind)
-{
-    return kind == DSC_NORM_LAYER ? 2 : 1;
-}
-
-static inline int64_t dsc_norm_stats_bytes(dsc_norm_kind kind, int64_t rows)
-{
-    return rows * 4 * (kind == DSC_NORM_LAYER ? 2 : 1);
-}
 
 static inline int64_t dsc_norm_backward_scratch_bytes(dsc_norm_kind kind, int64_t rows, int64_t channels)
 {
