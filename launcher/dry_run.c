@@ -55,20 +55,35 @@ static void print_texts(char *const *texts, FILE *to)
     fputc(']', to);
 }
 
-void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, char *const *launcher_argv,
-                          FILE *to)
+/* Pipeline varies slowest: the ranks of a stage follow each other. */
+static void print_ranks(const dsc_launcher_plan *plan, int32_t stages, FILE *to)
 {
-    dsc_rank_vars vars;
-    dsc_rank_vars_common(plan, &vars);
-    print_hosts(plan, to);
-    fprintf(to, "\"world_size\":%d,\n\"ranks\":[", plan->world_size);
+    const int32_t data = plan->world_size / stages;
+    fprintf(to, "\"world_size\":%d,\n", plan->world_size);
+    if (stages > 1)
+        fprintf(to, "\"grid\":{\"pipeline\":%d,\"data\":%d,\"sequence\":1,\"tensor\":1},\n", stages, data);
+    fprintf(to, "\"ranks\":[");
     for (int32_t i = 0; i < plan->world_size; i++) {
         const dsc_place *place = &plan->place[i];
         fprintf(to, "%s\n  {\"rank\":%d,\"host\":", i > 0 ? "," : "", place->rank);
         print_quoted(to, plan->pool.host[place->host].name);
-        fprintf(to, ",\"slot\":%d,\"local_rank\":%d}", place->slot, place->local_rank);
+        fprintf(to, ",\"slot\":%d,\"local_rank\":%d", place->slot, place->local_rank);
+        if (stages > 1)
+            fprintf(to, ",\"stage\":%d,\"data_rank\":%d", place->rank / data, place->rank % data);
+        fputc('}', to);
     }
-    fprintf(to, "],\n\"env\":{");
+    fprintf(to, "],\n");
+}
+
+void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, int32_t stages,
+                          char *const *launcher_argv, FILE *to)
+{
+    dsc_rank_vars vars;
+    DSC_ASSERT(stages >= 1 && plan->world_size % stages == 0);
+    dsc_rank_vars_common(plan, &vars);
+    print_hosts(plan, to);
+    print_ranks(plan, stages, to);
+    fprintf(to, "\"env\":{");
     for (int32_t i = 0; i < vars.count; i++) {
         fprintf(to, "%s\n  \"%s\":", i > 0 ? "," : "", vars.var[i].name);
         print_quoted(to, dsc_rank_var_value(&vars, i));

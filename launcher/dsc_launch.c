@@ -10,6 +10,7 @@
 #include "base/io.h"
 #include "launcher/coordinator/coordinator.h"
 #include "launcher/dry_run.h"
+#include "launcher/plan/grid.h"
 #include "launcher/node/host_agent.h"
 #include "launcher/plan/exports.h"
 #include "launcher/plan/program.h"
@@ -33,17 +34,33 @@ static dsc_status find_program(const dsc_launcher_options *opt, bool optional, c
     return optional ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "is missing");
 }
 
+/* Stages of a pipeline, for --dry-run. Ranks refuse those that do not divide the world in the same words. */
+static dsc_status find_stages(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_launcher_options *opt,
+                              int32_t *stages, dsc_error *err)
+{
+    *stages = dsc_grid_stages(alloc, &opt->program);
+    if (plan->world_size % *stages == 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM",
+                    "%d stages of a pipeline do not divide %d ranks; start %d, %d, %d, ... "
+                    "ranks, or give --pipeline-ranks another number",
+                    (int)*stages, (int)plan->world_size, (int)*stages, (int)(2 * *stages), (int)(3 * *stages));
+}
+
 /* --launcher: another one starts the ranks; or, --dry-run, what would be started is printed. */
 static int run_other(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_launcher_options *opt)
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_runner_command command = { .alloc = NULL };
     char program[4096];
+    int32_t stages = 1;
     dsc_status status = find_program(opt, opt->dry_run, program, sizeof program, &err);
+    if (status == DSC_OK && opt->dry_run)
+        status = find_stages(alloc, plan, opt, &stages, &err);
     if (status == DSC_OK)
         status = dsc_runner_build(alloc, plan, opt, program, &command, &err);
     if (status == DSC_OK && opt->dry_run)
-        dsc_launcher_dry_run(plan, opt, command.argv, stdout);
+        dsc_launcher_dry_run(plan, opt, stages, command.argv, stdout);
     else if (status == DSC_OK)
         status = dsc_runner_exec(&command, &err);
     dsc_runner_close(&command);
@@ -67,11 +84,14 @@ static int dry_run(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_la
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_exports exports;
-    const dsc_status status = dsc_exports_open(alloc, opt, !dsc_job_is_local(plan, opt), &exports, &err);
+    int32_t stages;
+    dsc_status status = dsc_exports_open(alloc, opt, !dsc_job_is_local(plan, opt), &exports, &err);
     dsc_exports_close(&exports);
+    if (status == DSC_OK)
+        status = find_stages(alloc, plan, opt, &stages, &err);
     if (status != DSC_OK)
         return fail(&err);
-    dsc_launcher_dry_run(plan, opt, NULL, stdout);
+    dsc_launcher_dry_run(plan, opt, stages, NULL, stdout);
     return fflush(stdout) != 0 || ferror(stdout) != 0;
 }
 

@@ -64,6 +64,17 @@ refused() {
     ! life odd 3 2 1 && grep -q "2 stages do not divide 3 ranks; sizes that work: 1, 3 stages, or 2, 4, 6, ... ranks" odd.out
 }
 report "stages that do not divide the ranks are refused with sizes that work" refused
+dry() { # the grid of a flag, of a config, none of another program
+    "$bin/dsc-launch" --dry-run --num_gpus=4 train --config config.json --pipeline-ranks=2 >dry.out &&
+        grep -q '"grid":{"pipeline":2,"data":2,' dry.out &&
+        grep -q '"rank":3,.*"stage":1,"data_rank":1}' dry.out &&
+        "$bin/dsc-launch" --dry-run --num_gpus=4 train --config two.json | grep -q '"pipeline":2' &&
+        ! "$bin/dsc-launch" --dry-run --num_gpus=4 train --config config.json | grep -q grid &&
+        ! "$bin/dsc-launch" --dry-run --num_gpus=4 other --config two.json 2>&1 | grep -q '"grid"' &&
+        ! "$bin/dsc-launch" --dry-run --num_gpus=3 train --config two.json >dry.out 2>&1 &&
+        grep -q "2 stages of a pipeline do not divide 3 ranks; start 2, 4, 6" dry.out
+}
+report "dsc-launch --dry-run prints the grid and each rank's place in it" dry
 deepspeeds() {
     sed 's/"dsc"/"pipeline": {"stages": 2, "partition": "uniform", "activation_checkpoint_interval": 1}, "dsc"/' \
         config.json >ds.json
