@@ -61,7 +61,6 @@ static bool with_quantize(const dsc_config *c) { return c->own.quantize.enabled;
 static bool with_pairs(const dsc_config *c) { return c->own.dpo.enabled; }
 static bool with_embedding(const dsc_config *c) { return c->own.embedding.enabled; }
 static bool with_curriculum(const dsc_config *c) { return c->curriculum.enabled; }
-static bool with_async_saves(const dsc_config *c) { return c->own.save_async; }
 static bool with_local_saves(const dsc_config *c) { return c->own.node_local; }
 static bool with_outputs(const dsc_config *c) { return c->own.outputs_on_host; }
 static bool with_graphs(const dsc_config *c) { return c->own.cuda_graphs; }
@@ -88,7 +87,6 @@ static const struct {
     { with_pairs, "dsc.dpo" },
     { with_embedding, "dsc.embedding" },
     { with_curriculum, "curriculum_learning" },
-    { with_async_saves, "dsc.save_async" },
     { with_local_saves, "checkpoint.use_node_local_storage" },
     { with_outputs, "activation_checkpointing.cpu_checkpointing" },
     { with_graphs, "dsc.cuda_graphs" },

@@ -207,6 +207,73 @@ static void checkpoints_load_at_any_grid(void **state)
     dsc_model_close(&model);
 }
 
+/* A save that is written while training goes on has the states of its start. */
+static dsc_status save_beside(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    DSC_TRY(dsc_engine_save_start(engine, user, err));
+    DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
+    DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
+    return dsc_engine_save_wait(engine, NULL, err);
+}
+
+static void saves_beside_training_are_whole(void **state)
+{
+    static const char async[] = ", \"save_async\": true, \"save\": \"/nowhere\"";
+    dsc_model *model = tiny_gpt_open(&(tiny_gpt) { 61, 16, 4, 4 });
+    const grid one = { 1, 1 };
+    char dir[] = "/tmp/dsc-pipeline-XXXXXX", command[64];
+    run_result whole, saved, loaded;
+    assert_non_null(mkdtemp(dir));
+    run_grid(model, &one, 1, true, DSC_RECOMPUTE_NONE, "", &(run_options) { .steps = 6 }, &whole);
+    run_grid(model, &grids[2], 2, true, DSC_RECOMPUTE_NONE, async,
+             &(run_options) { .steps = 3, .after = save_beside, .user = dir }, &saved);
+    run_grid(model, &one, 0, true, DSC_RECOMPUTE_NONE, "",
+             &(run_options) { .steps = 3, .before = run_load, .user = dir }, &loaded);
+    assert_string_equal(loaded.hash, whole.hash);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+    dsc_model_close(&model);
+}
+
+/* ---- overflows ---- */
+
+typedef struct log_text {
+    char text[4096];
+} log_text;
+static void keep_log(void *user, dsc_log_level level, const char *text)
+{
+    log_text *log = user;
+    if (strstr(text, "skipped") != NULL)
+        snprintf(log->text + strlen(log->text), sizeof log->text - strlen(log->text), "%s\n", text);
+}
+
+/* All stages skip the same steps; the first gradient that is not finite is named, whichever stage has it. */
+static void overflows_skip_the_same_steps(void **state)
+{
+    dsc_model *model = tiny_gpt_open(&(tiny_gpt) { 61, 16, 4, 4 });
+    run_result first, other;
+    log_text said[2] = { { "" }, { "" } };
+    for (int pipelined = 0; pipelined < 2; pipelined++) {
+        char config[512];
+        snprintf(
+            config, sizeof config,
+            "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 1,"
+            " \"fp16\": {\"enabled\": true, \"initial_scale_power\": 24, \"hysteresis\": 1},"
+            " \"dsc\": {\"threads\": 1%s}}",
+            pipelined != 0 ? 2 : 4, own_of(1 + pipelined, ""));
+        const run_options options = { .steps = 12, .log = { keep_log, &said[pipelined] } };
+        run_model(model, tiny_gpt_data(model, 1 << 20), pipelined != 0 ? 4 : 1, config, &options,
+                  pipelined != 0 ? &other : &first);
+    }
+    run_expect_same(&first, &other);
+    assert_non_null(strstr(said[0].text, "the gradient of "));
+    for (int i = 0; i < 2; i++) /* ranks are numbered otherwise */
+        for (char *at = said[i].text; (at = strstr(at, "of rank ")) != NULL;)
+            memset(at, '.', 9);
+    assert_string_equal(said[0].text, said[1].text);
+    dsc_model_close(&model);
+}
+
 /* ---- planted faults ---- */
 
 static dsc_stage_op *find_op(dsc_engine *engine, dsc_stage_work work, int64_t micro_batch)
@@ -336,7 +403,6 @@ static void sizes_and_features_that_do_not_work_are_refused(void **state)
         { 2, ", \"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.001}}", two, "exchange signs" },
         { 2, ", \"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.001}}", two, "Muon" },
         { 2, "", ", \"micro_batches_together\": 2, \"grid\": {\"pipeline\": 2}", "dsc.micro_batches_together" },
-        { 2, "", ", \"save_async\": true, \"grid\": {\"pipeline\": 2}", "dsc.save_async" },
         { 2, ", \"checkpoint\": {\"use_node_local_storage\": true}", two, "use_node_local_storage" },
         { 2, ", \"bf16\": {\"enabled\": true}", ", \"fp8\": {\"enabled\": true}, \"grid\": {\"pipeline\": 2}",
           "dsc.fp8" },
@@ -379,6 +445,8 @@ int main(void)
         cmocka_unit_test(frozen_tables_are_not_sent),
         cmocka_unit_test(evaluation_and_text_are_those_of_one_rank),
         cmocka_unit_test(checkpoints_load_at_any_grid),
+        cmocka_unit_test(saves_beside_training_are_whole),
+        cmocka_unit_test(overflows_skip_the_same_steps),
         cmocka_unit_test(missing_and_wrong_messages_are_seen),
         cmocka_unit_test(a_lost_rank_is_named_with_its_places),
         cmocka_unit_test(sizes_and_features_that_do_not_work_are_refused),
