@@ -19,7 +19,7 @@
 
 /* Channels of the communicator along the pipeline. A stage sends on one of a pair and receives on the other. */
 enum { DSC_STAGE_CHANNEL_OUT, DSC_STAGE_CHANNEL_BACK = 2, DSC_STAGE_CHANNELS = 4 };
-#define DSC_STAGE_SLOTS 2 /* buffers of gradients that are on their way */
+#define DSC_STAGE_TIED_SLOTS 2 /* buffers of gradients of tied parameters */
 
 /* Header of each message, so that a wrong one is seen. */
 typedef struct dsc_stage_header {
@@ -32,9 +32,11 @@ typedef struct dsc_stage_header {
 typedef struct dsc_stage_transfers {
     dsc_stream *out, *back, *tied;
     dsc_event *mark;
-    dsc_event *back_free[DSC_STAGE_SLOTS], *tied_free[DSC_STAGE_SLOTS];
+    dsc_event **back_free; /* [slots] */
+    dsc_event *tied_free[DSC_STAGE_TIED_SLOTS];
     dsc_stage_header *sent_out; /* [lanes] */
-    dsc_stage_header sent_back[DSC_STAGE_SLOTS], sent_tied[DSC_STAGE_SLOTS];
+    dsc_stage_header *sent_back; /* [slots] */
+    dsc_stage_header sent_tied[DSC_STAGE_TIED_SLOTS];
     dsc_fixed_sum *sums; /* [stages] */
 } dsc_stage_transfers;
 
@@ -63,6 +65,7 @@ typedef struct dsc_engine_stages {
     int32_t *group, *tensor; /* [of it] numbers in this rank's layout; -1 */
     dsc_ckpt_stages owners;
     dsc_stage_shape shape;
+    int32_t slots;    /* buffers of gradients of the input */
     dsc_stage_op *op; /* [op_count] of an optimizer step */
     int64_t op_count;
     dsc_stage_transfers transfers;

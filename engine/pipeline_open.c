@@ -142,11 +142,15 @@ static dsc_status find_ties(dsc_engine *engine, dsc_error *err)
         if (ties[i].trainable && dsc_stages_is_last(stages))
             stages->tied_bytes += dsc_align_up(ties[i].elements * 4, 256);
     }
-    stages->shape = (dsc_stage_shape) { .stages = stages->grid.pipeline,
-                                        .stage = stages->stage,
-                                        .micro_batches = engine->config.gradient_accumulation_steps,
-                                        .order = engine->config.own.grid.order,
-                                        .tied_owner = stages->trains_tied ? stages->tied_owner : -1 };
+    stages->shape =
+        (dsc_stage_shape) { .stages = stages->grid.pipeline,
+                            .stage = stages->stage,
+                            .modules = stages->first_module[stages->stage + 1] - stages->first_module[stages->stage],
+                            .micro_batches = engine->config.gradient_accumulation_steps,
+                            .group = dsc_config_micro_batch_group(&engine->config),
+                            .order = engine->config.own.grid.order,
+                            .tied_owner = stages->trains_tied ? stages->tied_owner : -1 };
+    stages->slots = dsc_stage_slots(&stages->shape);
     return dsc_stage_model_open(engine->alloc, stages->whole, stages->first_module[stages->stage],
                                 stages->first_module[stages->stage + 1], ties, stages->tied_count, &stages->own, err);
 }
@@ -170,11 +174,12 @@ static dsc_status sum_schedule(const dsc_engine *engine, schedule_sum *out, dsc_
         dsc_stage_shape shape = stages->shape;
         dsc_stage_op *op = NULL;
         shape.stage = s;
+        shape.modules = stages->first_module[s + 1] - stages->first_module[s];
         const int64_t count = dsc_stage_list(&shape, NULL);
         DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *op, &op, err));
         dsc_stage_list(&shape, op);
         for (int64_t i = 0; i < count; i++) {
-            const int64_t words[] = { op[i].work, op[i].micro_batch };
+            const int64_t words[] = { op[i].work, op[i].module, op[i].micro_batch };
             hash = dsc_xxh3_128(words, sizeof words, hash).low;
         }
         dsc_alloc_free(engine->alloc, op);

@@ -15,37 +15,36 @@ static int32_t enter(dsc_engine *engine, int64_t micro_batch)
     return lane;
 }
 
-/* Steps 0 .. count - 1 of zero's order, without their modules. */
-static dsc_status walk(dsc_engine *engine, int32_t count, dsc_error *err)
+static bool begins_group(const dsc_engine *engine, int64_t micro_batch)
 {
-    for (int32_t m = 0; m < count; m++)
-        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
-    return DSC_OK;
+    return micro_batch % engine->plan.micro_batch_group == 0;
 }
 
-/* All modules but a loss module. */
-static dsc_status run_modules(dsc_engine *engine, int32_t lane, bool save, dsc_error *err)
+static bool ends_group(const dsc_engine *engine, int64_t micro_batch) { return begins_group(engine, micro_batch + 1); }
+
+/* A step of zero's order. */
+static dsc_status acquire(dsc_engine *engine, int32_t step, int32_t module, dsc_error *err)
 {
-    const dsc_engine_stages *stages = &engine->stages;
-    for (int32_t m = 0; m < stages->own.count - stages->own.ends; m++) {
-        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
-        DSC_TRY(dsc_step_module_forward(engine, m, lane, save, err));
-    }
-    const int32_t last = engine->model->module_count - 1;
-    return dsc_zero_acquire(engine->zero, last, last, engine->work.param, err);
+    return dsc_zero_acquire(engine->zero, step, module, engine->work.param, err);
 }
 
-static dsc_status forward(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
+/* One module; the first one begins with the batch, behind the last one is the step of the boundary. */
+static dsc_status forward(dsc_engine *engine, const dsc_stage_op *op, int32_t lane, dsc_error *err)
 {
-    const int32_t lane = enter(engine, micro_batch);
+    const int32_t m = op->module, boundary = engine->model->module_count - 1;
     const int64_t start = dsc_clock_ns();
-    DSC_TRY(dsc_step_read_batch(engine, lane, err));
-    DSC_TRY(run_modules(engine, lane, true, err));
-    if (engine->stages.own.ends)
-        DSC_TRY(dsc_step_loss(engine, engine->model->module_count - 1, lane, true, err));
-    engine->stages.turned = true;
+    if (m == 0)
+        DSC_TRY(dsc_step_read_batch(engine, lane, err));
+    if (begins_group(engine, op->micro_batch))
+        DSC_TRY(acquire(engine, m, m, err));
+    if (engine->stages.own.ends && m == boundary)
+        return dsc_step_loss(engine, m, lane, true, err);
+    DSC_TRY(dsc_step_module_forward(engine, m, lane, true, err));
     engine->times.forward_ns += dsc_clock_ns() - start;
-    return DSC_OK;
+    if (m != boundary - 1 || engine->stages.own.ends || !ends_group(engine, op->micro_batch))
+        return DSC_OK;
+    engine->stages.turned = true;
+    return acquire(engine, boundary, boundary, err);
 }
 
 /* The boundary's step, in which a loss module would make its gradients: those of tied parameters come from the last
@@ -53,53 +52,47 @@ static dsc_status forward(dsc_engine *engine, int64_t micro_batch, dsc_error *er
  * stage 3 nothing is gathered there. */
 static dsc_status pass_boundary(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
 {
-    const int32_t last = engine->model->module_count - 1;
-    enter(engine, micro_batch);
-    if (!engine->stages.turned && engine->config.zero.stage == 3)
-        DSC_TRY(walk(engine, engine->model->module_count, err));
-    engine->stages.turned = false;
-    if (engine->stages.own.ends)
-        return DSC_OK; /* the loss module has made its gradients */
-    DSC_TRY(dsc_zero_grad_part(engine->zero, last, micro_batch, engine->work.grad, err));
+    const int32_t boundary = engine->model->module_count - 1;
+    for (int32_t m = 0; begins_group(engine, micro_batch) && !engine->stages.turned && m <= boundary; m++)
+        if (engine->config.zero.stage == 3)
+            DSC_TRY(acquire(engine, m, m, err));
+    engine->stages.turned = engine->stages.turned && !ends_group(engine, micro_batch);
+    DSC_TRY(dsc_zero_grad_part(engine->zero, boundary, micro_batch, engine->work.grad, err));
     if (engine->stages.stage == engine->stages.shape.tied_owner)
         DSC_TRY(dsc_stages_recv_tied(engine, micro_batch, engine->work.grad, err));
-    return dsc_zero_reduce(engine->zero, last, micro_batch, err);
+    return dsc_zero_reduce(engine->zero, boundary, micro_batch, err);
 }
 
-static dsc_status backward(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
+static dsc_status backward(dsc_engine *engine, const dsc_stage_op *op, int32_t lane, dsc_error *err)
 {
-    const int32_t lane = enter(engine, micro_batch), modules = engine->model->module_count;
     const int64_t start = dsc_clock_ns();
-    for (int32_t m = modules - 2; m >= 0; m--) {
-        DSC_TRY(dsc_zero_acquire(engine->zero, 2 * modules - 2 - m, m, engine->work.param, err));
-        DSC_TRY(dsc_step_module_backward(engine, m, lane, err));
-    }
+    if (begins_group(engine, op->micro_batch))
+        DSC_TRY(acquire(engine, 2 * engine->model->module_count - 2 - op->module, op->module, err));
+    DSC_TRY(dsc_step_module_backward(engine, op->module, lane, err));
     engine->times.backward_ns += dsc_clock_ns() - start;
     return DSC_OK;
 }
 
 static dsc_status run_op(dsc_engine *engine, const dsc_stage_op *op, dsc_error *err)
 {
-    const int32_t lane = enter(engine, op->micro_batch), boundary = engine->model->module_count - 1;
+    const int32_t lane = enter(engine, op->micro_batch);
     switch (op->work) {
     case DSC_STAGE_RECV_INPUT:
         return dsc_stages_recv(engine, op->work, op->micro_batch, (void *)(uintptr_t)dsc_stages_input(engine, lane),
                                engine->stages.in_bytes, err);
     case DSC_STAGE_FORWARD:
-        return forward(engine, op->micro_batch, err);
+        return forward(engine, op, lane, err);
     case DSC_STAGE_SEND_OUTPUT:
         return dsc_stages_send_output(engine, DSC_STAGE_RECV_INPUT, op->micro_batch, lane, err);
     case DSC_STAGE_SEND_TIED:
         return dsc_stages_send_tied(engine, op->micro_batch, err);
-    case DSC_STAGE_RECV_GRADIENT:
-        return dsc_stages_recv(engine, op->work, op->micro_batch, dsc_step_output_gradient(engine, boundary - 1, lane),
-                               engine->stages.out_bytes, err);
-    case DSC_STAGE_RECV_TIED:
+    case DSC_STAGE_BOUNDARY:
         return pass_boundary(engine, op->micro_batch, err);
+    case DSC_STAGE_RECV_GRADIENT:
+        return dsc_stages_recv(engine, op->work, op->micro_batch, dsc_step_output_gradient(engine, op->module, lane),
+                               engine->stages.out_bytes, err);
     case DSC_STAGE_BACKWARD:
-        if (engine->stages.stage != engine->stages.shape.tied_owner)
-            DSC_TRY(pass_boundary(engine, op->micro_batch, err));
-        return backward(engine, op->micro_batch, err);
+        return backward(engine, op, lane, err);
     case DSC_STAGE_SEND_GRADIENT:
         return dsc_stages_send_gradient(engine, op->micro_batch, err);
     case DSC_STAGE_EVALUATE:
@@ -117,7 +110,7 @@ static dsc_status run_list(dsc_engine *engine, dsc_error *err)
         DSC_TRY(run_op(engine, &stages->op[i], err));
     DSC_TRY(dsc_stages_settle(engine, err));
     DSC_TRY(dsc_engine_counts_exchange(engine, err));
-    engine->progress.micro_step = engine->config.gradient_accumulation_steps - 1; /* the boundary of the step */
+    engine->progress.micro_step = engine->config.gradient_accumulation_steps - engine->plan.micro_batch_group;
     engine->progress.phase = DSC_PHASE_BACKWARD_DONE;
     return DSC_OK;
 }
@@ -127,6 +120,18 @@ dsc_status dsc_stages_train_batch(dsc_engine *engine, dsc_step_result *result, d
     DSC_TRY(dsc_engine_need_values(engine, err));
     DSC_TRY(dsc_engine_fail(engine, run_list(engine, err), err));
     return dsc_engine_step(engine, result, err);
+}
+
+/* All modules without gradients, over lane 0, but for a loss module. */
+static dsc_status run_modules(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    const int32_t last = engine->model->module_count - 1;
+    for (int32_t m = 0; m < stages->own.count - stages->own.ends; m++) {
+        DSC_TRY(acquire(engine, m, m, err));
+        DSC_TRY(dsc_step_module_forward(engine, m, 0, false, err));
+    }
+    return acquire(engine, last, last, err);
 }
 
 dsc_status dsc_stages_enter(dsc_engine *engine, dsc_error *err)
@@ -151,7 +156,7 @@ dsc_status dsc_stages_leave(dsc_engine *engine, dsc_error *err)
 dsc_status dsc_stages_forward_only(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(dsc_stages_enter(engine, err));
-    DSC_TRY(run_modules(engine, 0, false, err));
+    DSC_TRY(run_modules(engine, err));
     if (engine->stages.own.ends)
         DSC_TRY(dsc_step_loss(engine, engine->model->module_count - 1, 0, false, err));
     return dsc_stages_leave(engine, err);

@@ -1,8 +1,8 @@
 /* pipeline_transfer.c - messages between stages: outputs, their gradients, and those of tied parameters.
  *
  * A send runs on a stream of its own until its receiver has come, so that no two stages wait for each other. Receives
- * run on the compute stream. Outputs are sent from where they lie until their backward has run. The gradient of the
- * input and those of tied parameters have two buffers each. SPDX-License-Identifier: Apache-2.0 */
+ * run on the compute stream. Outputs are sent from where they lie until their backward has run. Gradients of inputs
+ * have dsc_stage_slots buffers, and those of tied parameters two. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -30,10 +30,12 @@ static dsc_status open_streams(dsc_engine *engine, dsc_error *err)
     if (stages->tied_bytes > 0)
         DSC_TRY(dsc_stream_open(engine->device, DSC_STREAM_ASYNC, "tied", &t->tied, err));
     DSC_TRY(dsc_event_open(engine->device, &t->mark, err));
-    for (int i = 0; i < DSC_STAGE_SLOTS; i++) {
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, stages->slots, sizeof *t->sent_back, &t->sent_back, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, stages->slots, sizeof *t->back_free, &t->back_free, err));
+    for (int32_t i = 0; i < stages->slots; i++)
         DSC_TRY(dsc_event_open(engine->device, &t->back_free[i], err));
+    for (int32_t i = 0; i < DSC_STAGE_TIED_SLOTS; i++)
         DSC_TRY(dsc_event_open(engine->device, &t->tied_free[i], err));
-    }
     return DSC_OK;
 }
 
@@ -84,10 +86,12 @@ void dsc_stages_close_transfers(dsc_engine *engine)
     dsc_stream_close(&t->back);
     dsc_stream_close(&t->tied);
     dsc_event_close(&t->mark);
-    for (int i = 0; i < DSC_STAGE_SLOTS; i++) {
+    for (int32_t i = 0; t->back_free != NULL && i < engine->stages.slots; i++)
         dsc_event_close(&t->back_free[i]);
+    for (int32_t i = 0; i < DSC_STAGE_TIED_SLOTS; i++)
         dsc_event_close(&t->tied_free[i]);
-    }
+    dsc_alloc_free(engine->alloc, t->back_free);
+    dsc_alloc_free(engine->alloc, t->sent_back);
     dsc_alloc_free(engine->alloc, t->sent_out);
     dsc_alloc_free(engine->alloc, t->sums);
 }
@@ -104,14 +108,14 @@ static char *input_at(const dsc_engine *engine, int32_t lane)
 static char *input_gradient_at(const dsc_engine *engine, int64_t micro_batch)
 {
     const int64_t each = dsc_align_up(engine->stages.in_bytes, 256);
-    return (char *)engine->work.stage_buf.ptr + (engine->plan.lanes + micro_batch % DSC_STAGE_SLOTS) * each;
+    return (char *)engine->work.stage_buf.ptr + (engine->plan.lanes + micro_batch % engine->stages.slots) * each;
 }
 
 static char *tied_at(const dsc_engine *engine, int64_t micro_batch)
 {
     const dsc_engine_stages *stages = &engine->stages;
-    const int64_t inputs = (engine->plan.lanes + DSC_STAGE_SLOTS) * dsc_align_up(stages->in_bytes, 256);
-    return (char *)engine->work.stage_buf.ptr + inputs + micro_batch % DSC_STAGE_SLOTS * stages->tied_bytes;
+    const int64_t inputs = (engine->plan.lanes + stages->slots) * dsc_align_up(stages->in_bytes, 256);
+    return (char *)engine->work.stage_buf.ptr + inputs + micro_batch % DSC_STAGE_TIED_SLOTS * stages->tied_bytes;
 }
 
 const void *dsc_stages_input(const dsc_engine *engine, int32_t lane)
@@ -125,7 +129,8 @@ dsc_status dsc_stages_input_gradient(dsc_engine *engine, int64_t micro_batch, vo
     if (engine->stages.in_bytes == 0)
         return DSC_OK;
     *out = input_gradient_at(engine, micro_batch);
-    return dsc_stream_wait(engine->compute, engine->stages.transfers.back_free[micro_batch % DSC_STAGE_SLOTS], err);
+    return dsc_stream_wait(engine->compute, engine->stages.transfers.back_free[micro_batch % engine->stages.slots],
+                           err);
 }
 
 dsc_status dsc_stages_tied_gradients(dsc_engine *engine, int64_t micro_batch, float **grad, dsc_error *err)
@@ -133,7 +138,7 @@ dsc_status dsc_stages_tied_gradients(dsc_engine *engine, int64_t micro_batch, fl
     const dsc_engine_stages *stages = &engine->stages;
     if (stages->tied_bytes == 0)
         return DSC_OK;
-    DSC_TRY(dsc_stream_wait(engine->compute, stages->transfers.tied_free[micro_batch % DSC_STAGE_SLOTS], err));
+    DSC_TRY(dsc_stream_wait(engine->compute, stages->transfers.tied_free[micro_batch % DSC_STAGE_TIED_SLOTS], err));
     char *at = tied_at(engine, micro_batch);
     for (int32_t i = 0; i < stages->tied_count; i++) {
         if (!stages->tied[i].tie.trainable)
@@ -219,7 +224,7 @@ dsc_status dsc_stages_send_output(dsc_engine *engine, dsc_stage_work work, int64
 dsc_status dsc_stages_send_gradient(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
 {
     dsc_engine_stages *stages = &engine->stages;
-    const int slot = (int)(micro_batch % DSC_STAGE_SLOTS);
+    const int slot = (int)(micro_batch % stages->slots);
     const message m = { .comm = pipeline_comm(engine),
                         .channel = channel_of(DSC_STAGE_CHANNEL_BACK, stages->stage),
                         .to = stages->stage - 1,
@@ -238,13 +243,13 @@ dsc_status dsc_stages_send_gradient(dsc_engine *engine, int64_t micro_batch, dsc
 dsc_status dsc_stages_send_tied(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
 {
     dsc_engine_stages *stages = &engine->stages;
-    const int slot = (int)(micro_batch % DSC_STAGE_SLOTS);
+    const int slot = (int)(micro_batch % DSC_STAGE_TIED_SLOTS);
     const message m = { .comm = tied_comm(engine),
                         .to = stages->tied_owner,
                         .stream = stages->transfers.tied,
                         .header = &stages->transfers.sent_tied[slot] };
     const char *at = tied_at(engine, micro_batch);
-    *m.header = header_of(engine, DSC_STAGE_RECV_TIED, micro_batch);
+    *m.header = header_of(engine, DSC_STAGE_BOUNDARY, micro_batch);
     DSC_TRY(send_header(engine, &m, err));
     for (int32_t i = 0; i < stages->tied_count; i++) {
         const int64_t bytes = stages->tied[i].tie.elements * 4;
@@ -261,7 +266,7 @@ dsc_status dsc_stages_recv_tied(dsc_engine *engine, int64_t micro_batch, float *
     dsc_engine_stages *stages = &engine->stages;
     const int32_t last = stages->grid.pipeline - 1;
     int32_t p = 0; /* of the boundary */
-    DSC_TRY(recv_header(engine, tied_comm(engine), 0, DSC_STAGE_RECV_TIED, micro_batch, last, err));
+    DSC_TRY(recv_header(engine, tied_comm(engine), 0, DSC_STAGE_BOUNDARY, micro_batch, last, err));
     for (int32_t i = 0; i < stages->tied_count; i++)
         if (stages->tied[i].tie.trainable)
             DSC_TRY(dsc_comm_recv(tied_comm(engine), 0, grad[p++], stages->tied[i].tie.elements * 4, last,

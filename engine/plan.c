@@ -85,10 +85,10 @@ static void add_kept(int64_t *sum, bool shared, int64_t bytes)
     *sum = shared ? dsc_max_i64(*sum, aligned(bytes)) : *sum + aligned(bytes);
 }
 
-/* Inputs of all lanes; two gradients of inputs and two of tied parameters, one of them on its way. */
+/* Inputs of all lanes, gradients of inputs, and two of tied parameters, one of them on its way. */
 static int64_t stage_bytes(const dsc_plan_options *o, const dsc_plan *plan)
 {
-    return (plan->lanes + 2) * aligned(o->stage.in_bytes) + 2 * o->stage.tied_bytes;
+    return (plan->lanes + o->stage.slots) * aligned(o->stage.in_bytes) + 2 * o->stage.tied_bytes;
 }
 
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)

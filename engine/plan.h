@@ -60,6 +60,7 @@ typedef struct dsc_plan {
 /* Needs of a stage of a pipeline beside its modules; all 0: there is one stage. */
 typedef struct dsc_plan_stage {
     int32_t lanes;      /* micro-batches between forward and backward */
+    int32_t slots;      /* gradients of inputs */
     int64_t in_bytes;   /* of the input of a micro-batch, from the stage before */
     int64_t tied_bytes; /* gradients of a micro-batch for tied parameters of another stage */
 } dsc_plan_stage;

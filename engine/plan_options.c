@@ -29,6 +29,7 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
     dsc_plan_stage stage = { .lanes = 0 };
     if (dsc_stages_are_used(stages))
         stage = (dsc_plan_stage) { .lanes = dsc_stage_lanes(&stages->shape),
+                                   .slots = stages->slots,
                                    .in_bytes = stages->in_bytes,
                                    .tied_bytes = stages->tied_bytes };
     *out = (dsc_plan_options) { .alloc = engine->alloc,

@@ -61,7 +61,7 @@ char *dsc_step_output_gradient(const dsc_engine *engine, int32_t module, int32_t
 {
     const int32_t made_by = engine->model->module_count - 2 - module; /* index of the producer, from 0 */
     const int32_t count = engine->plan.micro_batch_group + 1;
-    return engine->work.d_buffer[(mb + count - made_by % count) % count];
+    return engine->work.d_buffer[(mb % engine->plan.micro_batch_group + count - made_by % count) % count];
 }
 
 /* Where a module writes the gradient of its input; the first module of a later stage writes what is sent. */
@@ -153,7 +153,7 @@ dsc_status dsc_step_loss(dsc_engine *engine, int32_t m, int32_t mb, bool save, d
     ctx.places = save ? NULL : dsc_engine_places(engine);
     if (!save)
         return run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err);
-    if (mb == 0)
+    if (mb % engine->plan.micro_batch_group == 0)
         DSC_TRY(dsc_zero_step_event(engine->zero, DSC_ZERO_HEAD_BEGINS, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
     DSC_TRY(dsc_stages_tied_gradients(engine, micro_step, engine->work.grad, err));

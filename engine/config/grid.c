@@ -55,7 +55,6 @@ static bool with_packed_params(const dsc_config *c)
 static bool with_packed_gradients(const dsc_config *c) { return c->zero.quantized_gradients; }
 static bool with_compression(const dsc_config *c) { return c->own.compression != DSC_QUANT_NONE; }
 static bool with_muon(const dsc_config *c) { return c->optimizer.kind == DSC_OPTIMIZER_MUON; }
-static bool with_groups(const dsc_config *c) { return c->own.micro_batch_group > 1; }
 static bool with_fp8(const dsc_config *c) { return c->own.fp8.enabled; }
 static bool with_quantize(const dsc_config *c) { return c->own.quantize.enabled; }
 static bool with_pairs(const dsc_config *c) { return c->own.dpo.enabled; }
@@ -81,7 +80,6 @@ static const struct {
     { with_compression, "dsc.gradient_compression" },
     { dsc_config_compresses_signs, "optimizers that exchange signs (1-bit Adam, 0/1 Adam, 1-bit LAMB)" },
     { with_muon, "the optimizer Muon" },
-    { with_groups, "dsc.micro_batches_together" },
     { with_fp8, "dsc.fp8" },
     { with_quantize, "dsc.quantize_base" },
     { with_pairs, "dsc.dpo" },

@@ -3,10 +3,16 @@
 
 const char *dsc_stage_work_text(dsc_stage_work work)
 {
-    static const char *const texts[] = { "input",          "forward",  "output",   "tied gradients", "gradient",
-                                         "tied gradients", "backward", "gradient", "evaluation" };
+    static const char *const texts[] = { "input",    "forward",  "output",   "tied gradients", "tied gradients",
+                                         "gradient", "backward", "gradient", "evaluation" };
     DSC_ASSERT((size_t)work < DSC_COUNT(texts));
     return texts[work];
+}
+
+static int64_t group_count(const dsc_stage_shape *shape)
+{
+    DSC_ASSERT(shape->group >= 1 && shape->micro_batches % shape->group == 0);
+    return shape->micro_batches / shape->group;
 }
 
 /* Forward passes before the first backward. The loss module makes its gradients in its forward, so the backward of the
@@ -15,13 +21,19 @@ static int64_t warm_up(const dsc_stage_shape *shape)
 {
     DSC_ASSERT(shape->stage >= 0 && shape->stage < shape->stages);
     if (shape->order == DSC_STAGES_GPIPE && shape->stage < shape->stages - 1)
-        return shape->micro_batches;
-    return dsc_min_i64(shape->stages - 1 - shape->stage, shape->micro_batches);
+        return group_count(shape);
+    return dsc_min_i64(shape->stages - 1 - shape->stage, group_count(shape));
 }
 
 int32_t dsc_stage_lanes(const dsc_stage_shape *shape)
 {
-    return (int32_t)dsc_min_i64(warm_up(shape) + 1, shape->micro_batches);
+    return (int32_t)dsc_min_i64(warm_up(shape) + 1, group_count(shape)) * shape->group;
+}
+
+int32_t dsc_stage_slots(const dsc_stage_shape *shape)
+{
+    const bool loss_alone = shape->stage == shape->stages - 1 && shape->modules == 1;
+    return loss_alone && shape->group > 2 ? shape->group : 2;
 }
 
 typedef struct list {
@@ -29,46 +41,57 @@ typedef struct list {
     int64_t count;
 } list;
 
-static void add(list *l, bool there, dsc_stage_work work, int64_t micro_batch)
+static void add(list *l, bool there, dsc_stage_work work, int32_t module, int64_t micro_batch)
 {
     if (!there)
         return;
     if (l->out != NULL)
-        l->out[l->count] = (dsc_stage_op) { work, micro_batch };
+        l->out[l->count] = (dsc_stage_op) { work, module, micro_batch };
     l->count++;
 }
 
-static void add_forward(const dsc_stage_shape *shape, list *l, int64_t micro_batch)
+static void add_forward(const dsc_stage_shape *shape, list *l, int64_t group)
 {
-    const bool last = shape->stage == shape->stages - 1;
-    add(l, shape->stage > 0, DSC_STAGE_RECV_INPUT, micro_batch);
-    add(l, true, DSC_STAGE_FORWARD, micro_batch);
-    add(l, !last, DSC_STAGE_SEND_OUTPUT, micro_batch);
-    add(l, last && shape->tied_owner >= 0, DSC_STAGE_SEND_TIED, micro_batch);
+    const int64_t first = group * shape->group;
+    const bool ends = shape->stage == shape->stages - 1;
+    for (int32_t m = 0; m < shape->modules; m++)
+        for (int64_t k = first; k < first + shape->group; k++) {
+            const bool last = m == shape->modules - 1;
+            add(l, m == 0 && shape->stage > 0, DSC_STAGE_RECV_INPUT, m, k);
+            add(l, true, DSC_STAGE_FORWARD, m, k);
+            add(l, last && !ends, DSC_STAGE_SEND_OUTPUT, m, k);
+            add(l, last && ends && shape->tied_owner >= 0, DSC_STAGE_SEND_TIED, m, k);
+            add(l, last && ends && m == 0 && shape->stage > 0, DSC_STAGE_SEND_GRADIENT, m, k); /* the loss module's */
+        }
 }
 
-static void add_backward(const dsc_stage_shape *shape, list *l, int64_t micro_batch)
+static void add_backward(const dsc_stage_shape *shape, list *l, int64_t group)
 {
-    const bool last = shape->stage == shape->stages - 1;
-    add(l, !last, DSC_STAGE_RECV_GRADIENT, micro_batch);
-    add(l, !last && shape->stage == shape->tied_owner, DSC_STAGE_RECV_TIED, micro_batch);
-    add(l, true, DSC_STAGE_BACKWARD, micro_batch);
-    add(l, shape->stage > 0, DSC_STAGE_SEND_GRADIENT, micro_batch);
+    const int64_t first = group * shape->group, end = first + shape->group;
+    const bool ends = shape->stage == shape->stages - 1;
+    for (int64_t k = first; k < end; k++)
+        add(l, !ends, DSC_STAGE_BOUNDARY, shape->modules, k);
+    for (int32_t m = shape->modules - 1 - ends; m >= 0; m--)
+        for (int64_t k = first; k < end; k++) {
+            add(l, !ends && m == shape->modules - 1, DSC_STAGE_RECV_GRADIENT, m, k);
+            add(l, true, DSC_STAGE_BACKWARD, m, k);
+            add(l, m == 0 && shape->stage > 0, DSC_STAGE_SEND_GRADIENT, m, k);
+        }
 }
 
 int64_t dsc_stage_list(const dsc_stage_shape *shape, dsc_stage_op *out)
 {
-    const int64_t ahead = warm_up(shape);
+    const int64_t ahead = warm_up(shape), groups = group_count(shape);
     list l = { out, 0 };
-    DSC_ASSERT(shape->micro_batches >= 1);
-    for (int64_t k = 0; k < ahead; k++)
-        add_forward(shape, &l, k);
-    for (int64_t k = ahead; k < shape->micro_batches; k++) {
-        add_forward(shape, &l, k);
-        add_backward(shape, &l, k - ahead);
+    DSC_ASSERT(shape->micro_batches >= 1 && shape->modules >= 1);
+    for (int64_t g = 0; g < ahead; g++)
+        add_forward(shape, &l, g);
+    for (int64_t g = ahead; g < groups; g++) {
+        add_forward(shape, &l, g);
+        add_backward(shape, &l, g - ahead);
     }
-    for (int64_t k = shape->micro_batches - ahead; k < shape->micro_batches; k++)
-        add_backward(shape, &l, k);
+    for (int64_t g = groups - ahead; g < groups; g++)
+        add_backward(shape, &l, g);
     return l.count;
 }
 

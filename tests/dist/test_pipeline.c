@@ -117,6 +117,55 @@ static void cuts_and_schedules_change_no_bit(void **state)
     dsc_model_close(&model);
 }
 
+/* Micro-batches that pass a module together, up to all of a step: breadth-first. */
+static void groups_change_no_bit(void **state)
+{
+    dsc_model *model = tiny_gpt_open(&(tiny_gpt) { 61, 16, 4, 4 });
+    const grid one = { 1, 1 };
+    run_result first, other;
+    run_grid(model, &one, 0, true, DSC_RECOMPUTE_NONE, "", &(run_options) { 0 }, &first);
+    for (size_t i = 0; i < DSC_COUNT(grids); i++)
+        for (int32_t stage = i % 2 == 0; stage <= 3; stage += 2)
+            for (int together = 2; together <= PARTS; together *= 2) {
+                char more[64];
+                snprintf(more, sizeof more, ", \"micro_batches_together\": %d", together);
+                run_grid(model, &grids[i], stage, true, (dsc_recompute)(stage % 3), more,
+                         &(run_options) { .after = memory_is_planned }, &other);
+                run_expect_same(&first, &other);
+            }
+    dsc_model_close(&model);
+}
+
+/* The last of four stages is the loss module alone, whose gradients of a group come before the first is taken. */
+static void a_loss_module_alone_is_a_stage(void **state)
+{
+    for (size_t i = 0; i < 2; i++) { /* tied, untied */
+        dsc_model *model = tiny_model_open(tiny_models[i].config, NULL);
+        const grid one = { 1, 1 };
+        run_result first, other;
+        run_grid(model, &one, 0, true, DSC_RECOMPUTE_NONE, "", &(run_options) { 0 }, &first);
+        for (int32_t stage = 0; stage <= 3; stage += 3) {
+            run_grid(model, &grids[3], stage, true, DSC_RECOMPUTE_NONE, ", \"micro_batches_together\": 4",
+                     &(run_options) { .after = memory_is_planned }, &other);
+            run_expect_same(&first, &other);
+        }
+        dsc_model_close(&model);
+    }
+}
+
+/* With ZeRO 3 a group gathers its modules once in forward and once in backward. */
+static void groups_gather_less(void **state)
+{
+    dsc_model *model = tiny_gpt_open(&(tiny_gpt) { 61, 16, 4, 4 });
+    run_result each, together;
+    run_grid(model, &grids[2], 3, true, DSC_RECOMPUTE_NONE, "", &(run_options) { 0 }, &each);
+    run_grid(model, &grids[2], 3, true, DSC_RECOMPUTE_NONE, ", \"micro_batches_together\": 2", &(run_options) { 0 },
+             &together);
+    run_expect_same(&each, &together);
+    assert_true(together.wire_bytes < each.wire_bytes);
+    dsc_model_close(&model);
+}
+
 static void masked_targets_are_counted_once(void **state)
 {
     dsc_model *model = tiny_gpt_open(&(tiny_gpt) { 61, 16, 4, 2 });
@@ -402,7 +451,6 @@ static void sizes_and_features_that_do_not_work_are_refused(void **state)
           "zero_quantized_gradients" },
         { 2, ", \"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.001}}", two, "exchange signs" },
         { 2, ", \"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.001}}", two, "Muon" },
-        { 2, "", ", \"micro_batches_together\": 2, \"grid\": {\"pipeline\": 2}", "dsc.micro_batches_together" },
         { 2, ", \"checkpoint\": {\"use_node_local_storage\": true}", two, "use_node_local_storage" },
         { 2, ", \"bf16\": {\"enabled\": true}", ", \"fp8\": {\"enabled\": true}, \"grid\": {\"pipeline\": 2}",
           "dsc.fp8" },
@@ -441,6 +489,9 @@ int main(void)
         cmocka_unit_test(an_untied_model_has_the_bits_of_one_rank),
         cmocka_unit_test(every_family_has_the_bits_of_one_rank),
         cmocka_unit_test(cuts_and_schedules_change_no_bit),
+        cmocka_unit_test(groups_change_no_bit),
+        cmocka_unit_test(a_loss_module_alone_is_a_stage),
+        cmocka_unit_test(groups_gather_less),
         cmocka_unit_test(masked_targets_are_counted_once),
         cmocka_unit_test(frozen_tables_are_not_sent),
         cmocka_unit_test(evaluation_and_text_are_those_of_one_rank),

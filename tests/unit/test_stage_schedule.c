@@ -11,60 +11,86 @@
 
 #include "engine/stages/schedule.h"
 
-#define STAGES_MAX 6
-#define BATCHES_MAX 9
-#define OPS_MAX (BATCHES_MAX * 8)
+#define STAGES_MAX 5
+#define BATCHES_MAX 8
+#define MODULES_MAX 2
+#define OPS_MAX (BATCHES_MAX * (2 * MODULES_MAX + 6))
+#define TIED_SLOTS 2 /* buffers of tied gradients, one of them on its way */
 
-/* One stage as it runs: its next operation, and what it has done to each micro-batch. */
+/* One stage as it runs: its next operation, and the micro-batches that each kind of work has finished, in order. */
 typedef struct runner {
     dsc_stage_op op[OPS_MAX];
     int64_t count, at;
-    int64_t forwards, backwards, open_most;
-    int64_t outputs, gradients, tied; /* messages that it has sent, in order of micro-batches */
+    int64_t forwards[MODULES_MAX], backwards[MODULES_MAX];
+    int64_t open_most;
+    int64_t inputs, gradients, tied; /* received */
+    int64_t sent_outputs, sent_gradients, sent_tied;
+    int32_t modules, slots;
 } runner;
 
+/* The buffers of a gradient and of tied gradients are free: the message before the last one was received. */
+static bool has_buffers(const runner *all, const dsc_stage_shape *shape, int32_t s, const dsc_stage_op *op)
+{
+    const bool ends = s == shape->stages - 1, loss = ends && op->module == all[s].modules - 1;
+    const bool writes_tied = loss && shape->tied_owner >= 0 && op->work == DSC_STAGE_FORWARD;
+    const bool writes_gradient = s > 0 && op->module == 0 && (op->work == DSC_STAGE_BACKWARD || loss);
+    if (writes_tied && all[shape->tied_owner].tied <= op->micro_batch - TIED_SLOTS)
+        return false;
+    return !writes_gradient || all[s - 1].gradients > op->micro_batch - all[s].slots;
+}
+
 /* Whether the messages that an operation waits for have been sent. Sends wait for nobody. */
-static bool is_ready(const runner *all, int32_t stages, int32_t s)
+static bool is_ready(const runner *all, const dsc_stage_shape *shape, int32_t s)
 {
     const dsc_stage_op *op = &all[s].op[all[s].at];
     switch (op->work) {
     case DSC_STAGE_RECV_INPUT:
-        return all[s - 1].outputs > op->micro_batch;
+        return all[s - 1].sent_outputs > op->micro_batch;
     case DSC_STAGE_RECV_GRADIENT:
-        return all[s + 1].gradients > op->micro_batch;
-    case DSC_STAGE_RECV_TIED:
-        return all[stages - 1].tied > op->micro_batch;
+        return all[s + 1].sent_gradients > op->micro_batch;
+    case DSC_STAGE_BOUNDARY:
+        return s != shape->tied_owner || all[shape->stages - 1].sent_tied > op->micro_batch;
     default:
-        return true;
+        return has_buffers(all, shape, s, op);
     }
 }
 
 static void run_op(runner *r)
 {
     const dsc_stage_op *op = &r->op[r->at++];
+    const int64_t k = op->micro_batch;
     switch (op->work) {
-    case DSC_STAGE_FORWARD:
-        assert_int_equal(op->micro_batch, r->forwards++);
-        r->open_most = dsc_max_i64(r->open_most, r->forwards - r->backwards);
+    case DSC_STAGE_RECV_INPUT:
+        assert_int_equal(k, r->inputs++);
         break;
-    case DSC_STAGE_BACKWARD: /* in order: gradient parts are added in the order of micro-batches */
-        assert_int_equal(op->micro_batch, r->backwards++);
-        assert_true(op->micro_batch < r->forwards);
+    case DSC_STAGE_FORWARD:
+        assert_int_equal(k, r->forwards[op->module]++);
+        assert_true(op->module == 0 || r->forwards[op->module - 1] > k);
+        r->open_most = dsc_max_i64(r->open_most, r->forwards[0] - r->backwards[0]);
         break;
     case DSC_STAGE_SEND_OUTPUT:
-        assert_int_equal(op->micro_batch, r->outputs++);
-        assert_true(op->micro_batch < r->forwards);
+        assert_int_equal(k, r->sent_outputs++);
+        assert_true(r->forwards[r->modules - 1] > k);
         break;
     case DSC_STAGE_SEND_TIED:
-        assert_int_equal(op->micro_batch, r->tied++);
-        assert_true(op->micro_batch < r->forwards);
+        assert_int_equal(k, r->sent_tied++);
+        assert_true(r->forwards[r->modules - 1] > k);
+        break;
+    case DSC_STAGE_BOUNDARY:
+        assert_int_equal(k, r->tied++);
+        break;
+    case DSC_STAGE_RECV_GRADIENT:
+        assert_int_equal(k, r->gradients++);
+        break;
+    case DSC_STAGE_BACKWARD: /* in order: gradient parts are added in the order of micro-batches */
+        assert_int_equal(k, r->backwards[op->module]++);
+        assert_true(r->forwards[r->modules - 1] > k);
         break;
     case DSC_STAGE_SEND_GRADIENT:
-        assert_int_equal(op->micro_batch, r->gradients++);
-        assert_true(op->micro_batch < r->backwards);
+        assert_int_equal(k, r->sent_gradients++);
         break;
-    default:
-        break;
+    case DSC_STAGE_EVALUATE:
+        fail();
     }
 }
 
@@ -75,6 +101,8 @@ static void run_shape(const dsc_stage_shape *shape)
     for (int32_t s = 0; s < shape->stages; s++) {
         dsc_stage_shape own = *shape;
         own.stage = s;
+        own.modules = all[s].modules = 1 + (shape->modules + s) % MODULES_MAX;
+        all[s].slots = dsc_stage_slots(&own);
         all[s].count = dsc_stage_list(&own, NULL);
         assert_true(all[s].count <= OPS_MAX);
         assert_int_equal(dsc_stage_list(&own, all[s].op), all[s].count);
@@ -82,7 +110,7 @@ static void run_shape(const dsc_stage_shape *shape)
     for (bool moved = true; moved;) {
         moved = false;
         for (int32_t s = 0; s < shape->stages; s++)
-            if (all[s].at < all[s].count && is_ready(all, shape->stages, s)) {
+            if (all[s].at < all[s].count && is_ready(all, shape, s)) {
                 run_op(&all[s]);
                 moved = true;
             }
@@ -91,32 +119,44 @@ static void run_shape(const dsc_stage_shape *shape)
         dsc_stage_shape own = *shape;
         own.stage = s;
         assert_int_equal(all[s].at, all[s].count); /* nobody waits for a message that never comes */
-        assert_int_equal(all[s].forwards, shape->micro_batches);
-        assert_int_equal(all[s].backwards, shape->micro_batches);
-        assert_int_equal(all[s].open_most, dsc_stage_lanes(&own));
+        for (int32_t m = 0; m < all[s].modules; m++) {
+            const bool loss = s == shape->stages - 1 && m == all[s].modules - 1;
+            assert_int_equal(all[s].forwards[m], shape->micro_batches);
+            assert_int_equal(all[s].backwards[m], loss ? 0 : shape->micro_batches);
+        }
+        if (s < shape->stages - 1 || all[s].modules > 1)
+            assert_true(all[s].open_most <= dsc_stage_lanes(&own));
     }
 }
 
 static void every_list_comes_to_its_end(void **state)
 {
-    for (int32_t stages = 1; stages <= STAGES_MAX; stages++)
+    for (int32_t stages = 2; stages <= STAGES_MAX; stages++)
         for (int64_t batches = 1; batches <= BATCHES_MAX; batches++)
-            for (int order = DSC_STAGES_1F1B; order <= DSC_STAGES_GPIPE; order++)
-                for (int32_t owner = -1; owner < stages - 1; owner++)
-                    run_shape(&(dsc_stage_shape) { .stages = stages,
-                                                   .micro_batches = batches,
-                                                   .order = (dsc_stage_order)order,
-                                                   .tied_owner = owner });
+            for (int32_t group = 1; group <= batches; group++)
+                for (int order = DSC_STAGES_1F1B; order <= DSC_STAGES_GPIPE && batches % group == 0; order++)
+                    for (int32_t owner = -1; owner < stages - 1; owner++)
+                        for (int32_t modules = 1; modules <= MODULES_MAX; modules++)
+                            run_shape(&(dsc_stage_shape) { .stages = stages,
+                                                           .modules = modules,
+                                                           .micro_batches = batches,
+                                                           .group = group,
+                                                           .order = (dsc_stage_order)order,
+                                                           .tied_owner = owner });
 }
 
 /* The peak of activations falls from stage to stage: p - r of them, as the schedule is known for. */
 static void one_forward_one_backward_keeps_few_micro_batches(void **state)
 {
     for (int32_t s = 0; s < 4; s++) {
-        const dsc_stage_shape shape = { .stages = 4, .stage = s, .micro_batches = 8, .tied_owner = -1 };
-        dsc_stage_shape all = shape;
+        const dsc_stage_shape shape = {
+            .stages = 4, .stage = s, .modules = 1, .micro_batches = 8, .group = 1, .tied_owner = -1
+        };
+        dsc_stage_shape all = shape, pairs = shape;
         all.order = DSC_STAGES_GPIPE;
+        pairs.group = 2;
         assert_int_equal(dsc_stage_lanes(&shape), 4 - s);
+        assert_int_equal(dsc_stage_lanes(&pairs), 2 * (4 - s));
         assert_int_equal(dsc_stage_lanes(&all), s < 3 ? 8 : 1);
     }
 }
