@@ -226,6 +226,8 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .router_losses = engine->model != NULL && (engine->model->experts.balance > 0 || engine->model->experts.z > 0),
         .log_expert_load = config->own.moe.log_load,
         .node_local = config->own.node_local,
+        .stages = engine->stages.grid.pipeline,
+        .data_ranks = engine->stages.grid.data,
     };
 }
 

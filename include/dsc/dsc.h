@@ -358,6 +358,7 @@ typedef struct dsc_run_info {
     bool router_losses;       /* steps have aux_loss and z_loss */
     bool log_expert_load;     /* "dsc".moe.log_load */
     bool pictures;            /* samples are pictures: what steps count as tokens are images */
+    int32_t stages, data_ranks; /* of a pipeline, 1: none; ranks that share the samples of a step */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

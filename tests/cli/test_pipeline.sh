@@ -25,7 +25,8 @@ hash_of() { "$bin/dsc" ckpt hash "$1.save/step-4"; }
 one_rank() { life one 1 1 4 && numbers one >one.numbers && [ "$(wc -l <one.numbers)" = 4 ]; }
 report "one rank trains" one_rank
 same() { # NAME RANKS STAGES
-    life "$@" 4 && numbers "$1" | cmp - one.numbers && [ "$(hash_of "$1")" = "$(hash_of one)" ]
+    life "$@" 4 && grep -q "grid: pipeline $3 x data $(($2 / $3))" "$1.out" &&
+        grep -q "x $(($2 / $3)) rank" "$1.out" && numbers "$1" | cmp - one.numbers && [ "$(hash_of "$1")" = "$(hash_of one)" ]
 }
 report "two stages have its losses, norms and checkpoint" same two 2 2
 report "two stages of two data ranks too" same grid 4 2

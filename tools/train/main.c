@@ -123,11 +123,12 @@ static dsc_status print_start(train_run *run, dsc_error *err)
     char tokens[48] = ""; /* pictures have none */
     if (info->seq_length > 0)
         snprintf(tokens, sizeof tokens, "; %lld tokens a sample", (long long)info->seq_length);
-    train_progress_say(&run->progress,
-                       "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s%s; %lld steps",
-                       (long long)info->train_batch_size, (long long)info->micro_batch_size,
-                       (long long)info->accumulation_steps, (int)dsc_engine_size(run->engine),
-                       dsc_engine_size(run->engine) == 1 ? "" : "s", tokens, (long long)info->steps);
+    train_progress_say(
+        &run->progress, "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s%s; %lld steps",
+        (long long)info->train_batch_size, (long long)info->micro_batch_size, (long long)info->accumulation_steps,
+        (int)info->data_ranks, info->data_ranks == 1 ? "" : "s", tokens, (long long)info->steps);
+    if (info->stages > 1)
+        train_progress_say(&run->progress, "grid: pipeline %d x data %d", (int)info->stages, (int)info->data_ranks);
     train_progress_say(&run->progress, "numerics: %s", info->numerics);
     return print_plan(run, err);
 }
