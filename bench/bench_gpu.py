@@ -6,6 +6,7 @@ Training steps on this machine's GPU, ours and PyTorch's, in turns, step by step
 our kernels beside the card's peak. PART, by default in this order:
     124m (batch 32), 1558m (8: both sides stay on the GPU), kernels, short (124M, 2 x 256 tokens, bound by launches), 774m (16)
 Samples have 1024 tokens in bf16; nano is a trial. 124m, short and nano run with dsc.cuda_graphs too, as a side of its own.
+offload-early runs only when named: the same with dsc.early_update, beside our own steps without it (95, then 112 GB).
 offload runs only when named: Llama 2 7B, 4 x 2048 tokens, optimizer on the host (105 GB). It runs beside DeepSpeed if
 PROGRAM has it (deepspeed_worker.py: eager, recomputation of every block on both sides), one after the other. PyTorch is
 PROGRAM, a python3 with torch; without it only ours runs. It uses torch.compile, bf16 autocast and fused AdamW, with the attention
@@ -196,6 +197,31 @@ def offload(options, folder, deadline):
     return True
 
 
+# Settings of ours beside each other: the first of a pair is what the second is compared with. Host memory decides what fits.
+OFFLOAD_PAIRS = (
+    (("bf16 moments", {"moments": "bf16"}),
+     ("early", {"moments": "bf16", "gradients": "bf16", "early_update": True, "early_update_share": 0.6})),
+    (("fp32 moments", {}), ("early, 0.3", {"gradients": "bf16", "early_update": True, "early_update_share": 0.3})),
+)
+
+
+def offload_early(options, folder, deadline):
+    """Updates by the host that begin under the backward pass, beside those that begin behind it; each alone."""
+    model, tokens, batch, length = OFFLOAD
+    good = False
+    for pair in OFFLOAD_PAIRS:
+        ms = []
+        for name, own in pair:
+            path = llama_config(folder, model, batch, length, {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+                                recompute="full", **own)
+            ms.append(offload_side(name, [options.worker, path, str(tokens), str(length)], deadline, options.env))
+            if ms[-1] is None:
+                return good
+        say(f"offload {pair[1][0]} / {pair[0][0]} {ms[1] / ms[0]:.3f}, of the medians")
+        good = True
+    return good
+
+
 KERNELS = ("attention", "gemm", "cross_entropy", "adam", "layernorm", "gelu", "cast")
 
 
@@ -253,10 +279,10 @@ def main():
     options = parser.parse_intermixed_args()
     options.worker, options.env = os.path.abspath(options.worker), {}
     parts = options.parts or (["nano", "kernels"] if options.simulate else ["124m", "1558m", "kernels", "short", "774m"])
-    unknown = [part for part in parts if part not in ("kernels", "offload") and part not in CASES]
+    unknown = [part for part in parts if part not in ("kernels", "offload", "offload-early") and part not in CASES]
     if unknown:
-        parser.error(f"no part {unknown[0]}; there are {', '.join(CASES)}, kernels and offload")
-    if options.simulate and "offload" in parts:
+        parser.error(f"no part {unknown[0]}; there are {', '.join(CASES)}, kernels, offload and offload-early")
+    if options.simulate and any(part.startswith("offload") for part in parts):
         parser.error("offload is a model of 7 B parameters, which no simulated GPU has time for")
     text, peak = gpu(options.simulate)
     deadline, good = time.monotonic() + options.seconds, True
@@ -269,6 +295,8 @@ def main():
                 good = kernels(options, deadline) and good
             elif part == "offload":
                 good = offload(options, folder, deadline) and good
+            elif part == "offload-early":
+                good = offload_early(options, folder, deadline) and good
             else:
                 good = train(part, options, folder, peak, deadline) and good
     if options.results:

@@ -66,6 +66,12 @@ report "the parts name the exchange" grep -qE '"exchange":[0-9.]*[1-9]' "$tmp/ou
 config '"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true}'
 plan --gpu H200 --world-size 1 --config "$tmp/c.json" --json; behind=$(ms)
 report "an update by the host bounds the step" grep -q '"bound":"update by the host"' "$tmp/out"
+sed -i 's/"dsc": {/"dsc": {"gradients": "bf16", /' "$tmp/c.json"
+plan --gpu H200 --world-size 1 --config "$tmp/c.json" --json; narrow=$(ms)
+report "sums in bf16 make it shorter" awk "BEGIN { exit !($narrow < 0.98 * $behind) }"
+sed -i 's/"dsc": {/"dsc": {"early_update": true, /' "$tmp/c.json"
+plan --gpu H200 --world-size 1 --config "$tmp/c.json" --json; early=$(ms)
+report "updates under the backward pass make it shorter" awk "BEGIN { exit !($early < 0.9 * $narrow) }"
 config '"stage": 2, "overlap_comm": false, "offload_optimizer": {"device": "cpu", "pin_memory": true}'
 plan --gpu H200 --world-size 1 --config "$tmp/c.json" --json; inside=$(ms)
 report "it takes longer within the step than behind the next pass" awk "BEGIN { exit !($inside > 1.1 * $behind) }"

@@ -12,6 +12,7 @@ PART, by default all in this order:
     profile        one step by kernel                      llm.c        llm.c's 124M (with --llmc)
     1558m          GPT-2 1.5B beside PyTorch               llama-7b-fp8 Llama 2 7B in bf16, then in fp8, 8 samples a step
     qwen3, olmoe   Qwen3 0.6B; experts, beside transformers fp8-losses  500 steps in bf16 and in fp8
+    offload-early  7B, updates on the host under the backward pass, beside updates behind it
 The N seconds (1800) bound the whole run. A part that cannot end in what is left is named and not run. After each part its lines
 are written to DIR/DATE-CARD.md (measurements) or DIR/DATE-CARD-test.md (tests), so a cut-off loses one part at most.
 

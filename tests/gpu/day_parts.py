@@ -215,6 +215,12 @@ def offload(day, deadline):
     return verdict(bench_gpu.offload(day.options, day.folder, deadline))
 
 
+def offload_early(day, deadline):
+    if day.options.simulate:
+        return "skipped: no simulated GPU has the time"
+    return verdict(bench_gpu.offload_early(day.options, day.folder, deadline))
+
+
 def profiled(day, command, deadline, env, what, path):
     """Two steps under a tool that writes csv to `path`, then the sums of the last one."""
     rc, output = day.run(command, deadline - time.monotonic(), env, "step\nstep\n")
@@ -449,5 +455,6 @@ PARTS = (
     Part("olmoe", False, 60, 180, family("olmoe, 3 blocks", OLMOE, 4, 2048)),
     Part("fp8-losses", False, 120, 300, fp8_losses),
     Part("offload-7b", False, 120, 300, offload),
+    Part("offload-early", False, 150, 420, offload_early),
     Part("llm.c", False, 30, 120, llmc),
 )
