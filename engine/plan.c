@@ -186,6 +186,7 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     out->early_update = config->own.early_update;
     out->early_share = config->own.early_update_share;
     out->sums_in_memory = config->own.gradients_in_memory;
+    out->sums_on_device = config->own.gradients_on_gpu;
     out->unclipped = config->gradient_clipping <= 0;
     out->pin_states = zero->pin_optimizer;
     out->pin_params = zero->pin_param;

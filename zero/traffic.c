@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "zero/core/internal.h"
+#include "zero/offload/grad_staging.h"
 #include "zero/offload/placement.h"
 #include "zero/traffic.h"
 #include "zero/zero.h"
@@ -150,6 +151,10 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_t
         int64_t reads, writes;
         bool held;
         sums_of(zero, g, &reads, &writes, &held);
+        if (zero->group[g].staging->stays) {
+            reads = 0;
+            writes = 1;
+        }
         out->to_device_bytes += reads * slice * sum_bytes;
         out->to_host_bytes += writes * slice * sum_bytes;
     }

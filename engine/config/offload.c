@@ -92,6 +92,7 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     s->config->unresolved.outputs_on_host = dsc_config_source_pos(s, DSC_ID_CPU_CHECKPOINTING);
     s->config->unresolved.early_update = dsc_config_source_pos(s, DSC_ID_EARLY_UPDATE);
     s->config->unresolved.gradients_in_memory = dsc_config_source_pos(s, DSC_ID_GRADIENTS_IN_MEMORY);
+    s->config->unresolved.gradients_on_gpu = dsc_config_source_pos(s, DSC_ID_GRADIENTS_ON_GPU);
     zero->param_buffers_given = dsc_config_has(s, DSC_ID_PARAM_BUFFERS) || dsc_config_has(s, DSC_ID_PARAM_BUFFER_SIZE);
     s->config->unresolved.max_in_cpu = dsc_config_has(s, DSC_ID_MAX_IN_CPU) ? zero->max_in_cpu : DSC_AUTO_I64;
     return fill_aio(s);
@@ -145,6 +146,15 @@ static dsc_status resolve_early_update(dsc_config *config, bool on_gpus, dsc_err
                           err);
 }
 
+static dsc_status resolve_kept_gradients(dsc_config *config, bool on_gpus, dsc_error *err)
+{
+    if (config->own.gradients_on_gpu == 0 ||
+        (on_gpus && config->zero.offload_optimizer == DSC_OFFLOAD_CPU && config->gradient_accumulation_steps != 1))
+        return DSC_OK;
+    return warn_no_effect(config, config->unresolved.gradients_on_gpu, "dsc.gradients_on_gpu",
+                          "GPUs with offload_optimizer in host memory and several micro-batches a step", err);
+}
+
 static dsc_status resolve_gradients(dsc_config *config, dsc_error *err)
 {
     const bool leave_memory =
@@ -182,6 +192,7 @@ dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts
     DSC_TRY(resolve_outputs(config, facts->device, err));
     DSC_TRY(resolve_early_update(config, facts->device != NULL && !on_cpu, err));
     DSC_TRY(resolve_gradients(config, err));
+    DSC_TRY(resolve_kept_gradients(config, facts->device != NULL && !on_cpu, err));
     DSC_TRY(resolve_device(config, "zero_optimization.offload_optimizer.device", zero->offload_optimizer,
                            config->unresolved.offload_optimizer, facts->device, err));
     return resolve_device(config, "zero_optimization.offload_param.device", zero->offload_param,

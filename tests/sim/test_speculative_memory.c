@@ -1,6 +1,8 @@
-/* test_speculative_memory.c - dsc.early_update with the optimizer's states in host memory: updates of the last modules begin
- * under the backward pass. Losses, norms and states are those of a run without it, also when a step is skipped.
+/* test_speculative_memory.c - settings of GPUs whose optimizer is in host memory: updates of the last modules begin
+ * under the backward pass (dsc.early_update), and sums stay on the GPU between micro-batches (dsc.gradients_on_gpu).
+ * Losses, norms and states are those of a run without them, also when a step is skipped.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +26,7 @@
 
 #define BF16 "\"bf16\": {\"enabled\": true}"
 /* The first scale makes gradients infinite; a skipped step halves it. */
-#define FP16 "\"fp16\": {\"enabled\": true, \"initial_scale_power\": %d, \"hysteresis\": 1, \"loss_scale_window\": 2}"
+#define FP16 "\"fp16\": {\"enabled\": true, \"initial_scale_power\": %d, \"hysteresis\": 1, \"loss_scale_window\": 100}"
 
 typedef struct variant {
     int32_t world, stage, accumulation;
@@ -34,10 +36,11 @@ typedef struct variant {
     bool by_hand;           /* forward, backward, another rate, step */
 } variant;
 
-/* What a run has done on the way. */
+/* Deeds of a run on the way. */
 typedef struct deeds {
     const variant *v;
-    int64_t kept, skipped, elements;
+    int64_t kept, skipped, elements; /* of the steps after the first one; of all steps for `kept` */
+    double first_norm;
     double loss[MORE_STEPS], norm[MORE_STEPS];
 } deeds;
 
@@ -133,14 +136,16 @@ static void expect_same_bits(const variant *v, const char *own, deeds *early)
     assert_memory_equal(plain.norm, early->norm, sizeof plain.norm);
     assert_int_equal(plain.skipped, early->skipped);
     assert_int_equal(plain.kept, 0);
+    early->first_norm = result.norm[0];
     assert_true(result.tracked_peak <= result.planned + result.planned / 100);
     assert_true(result.device_peak <= result.device_planned);
 }
 
 static void updates_under_the_backward_pass_give_the_same_bits(void **state)
 {
-    static const struct { variant v; const char *own; } runs[] = {
-        { { 1, 1, 1, BF16, 0, "", "", false }, ", \"early_update\": true" },
+    static const struct { variant v; const char *own;
+    } runs[] = {
+        { { 1, 1, 1, BF16, 0, "", "", false }, ", \"early_update\": true, \"early_update_share\": 0.6" },
         { { 1, 2, 2, BF16, 0, "", ", \"gradients\": \"bf16\"", false },
           ", \"early_update\": true, \"early_update_share\": 1" },
         { { 2, 2, 1, BF16, 0, "", ", \"moments\": \"bf16\"", false },
@@ -158,17 +163,37 @@ static void updates_under_the_backward_pass_give_the_same_bits(void **state)
     }
 }
 
+static void sums_that_stay_on_the_gpu_between_micro_batches_give_the_same_bits(void **state)
+{
+    static const struct {
+        variant v;
+        const char *own;
+    } runs[] = {
+        { { 1, 1, 2, BF16, 0.5, "", "", false }, ", \"gradients_on_gpu\": 1" },
+        { { 2, 2, 2, BF16, 0, "", ", \"gradients\": \"bf16\"", false },
+          ", \"gradients_on_gpu\": 0.6, \"early_update\": true, \"early_update_share\": 1" },
+        { { 1, 3, 4, BF16, 0, "", "", false }, ", \"gradients_on_gpu\": 1, \"micro_batches_together\": 2" },
+        { { 1, 2, 2, "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 18, \"hysteresis\": 1}", 0, "",
+            ", \"gradients\": \"bf16\"", false },
+          ", \"gradients_on_gpu\": 1" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(runs); i++) {
+        deeds d;
+        expect_same_bits(&runs[i].v, runs[i].own, &d);
+    }
+}
+
 static void a_skipped_step_leaves_states_and_parameters_as_they_were(void **state)
 {
     for (int32_t world = 1; world <= 2; world++) {
         char precision[160];
         deeds d;
-        snprintf(precision, sizeof precision, FP16, 18);
+        snprintf(precision, sizeof precision, FP16, 17);
         const variant v = { world, 1 + world, 1, precision, 0, "", "", false };
         expect_same_bits(&v, ", \"early_update\": true, \"early_update_share\": 1", &d);
-        assert_true(d.skipped > 0);
-        assert_true(d.skipped < MORE_STEPS);
-        assert_true(d.kept > 0);
+        assert_false(isfinite(d.first_norm));
+        assert_int_equal(d.skipped, 0); /* later; the step after a skipped one begins no update before its norm */
+        assert_int_equal(d.kept, (MORE_STEPS - 1) * d.elements);
     }
 }
 
@@ -195,8 +220,10 @@ static int open_model(void **state)
     const int fd = mkstemps(path, 5);
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     if (fd < 0 ||
-        dprintf(fd, "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1, \"n_layer\": 3,"
-                    " \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}", VOCAB, SEQUENCE) < 1)
+        dprintf(fd,
+                "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1, \"n_layer\": 2,"
+                " \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}",
+                VOCAB, SEQUENCE) < 1)
         return -1;
     close(fd);
     const dsc_status status = dsc_model_open(&model, path, &options, NULL);
@@ -214,6 +241,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_under_the_backward_pass_give_the_same_bits),
+        cmocka_unit_test(sums_that_stay_on_the_gpu_between_micro_batches_give_the_same_bits),
         cmocka_unit_test(a_skipped_step_leaves_states_and_parameters_as_they_were),
         cmocka_unit_test(a_rate_that_is_set_before_the_step_counts),
         cmocka_unit_test(clipping_turns_it_off),

@@ -31,6 +31,8 @@ typedef struct dsc_zero_swap {
     uint32_t host_caps;
     double state_share;               /* share of the states outside the device, 0..1; the first groups stay */
     double sums_in_memory;            /* share of the sums of states in files that stay in memory, 0..1 */
+    double sums_on_device;            /* share of the sums of states in host memory that stays on the device between
+                                         the passes of a step, 0..1 */
     int64_t param_elements_in_memory; /* this rank's parameters in memory (of the host if not host_visible) instead of
                                          files; those of the first groups */
     bool params_with_states;          /* and parameters of groups whose states stay in memory */

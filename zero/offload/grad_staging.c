@@ -31,17 +31,43 @@ static int64_t host_bytes(const dsc_zero *zero)
     return elements * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
 }
 
-enum { NEEDS = 2 };
+/* Spread over the model, as sums in memory are (state_store.c). A step of one pass has nothing to keep. */
+static void choose_kept(dsc_zero *zero)
+{
+    int64_t passed = 0, stay = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count && zero->pass_count > 1; g++) {
+        const int64_t slice = zero->o.layout->group[g].slice;
+        if (!dsc_grad_staging_in_host_memory(zero, g))
+            continue;
+        passed += slice;
+        zero->group[g].staging->stays = (double)(stay + slice) <= zero->o.swap.sums_on_device * (double)passed;
+        stay += zero->group[g].staging->stays ? slice : 0;
+    }
+    DSC_ASSERT(stay <= passed);
+}
+
+static int64_t kept_bytes(const dsc_zero *zero)
+{
+    int64_t elements = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        elements += zero->group[g].staging->stays ? zero->o.layout->group[g].slice : 0;
+    DSC_ASSERT(elements >= 0);
+    return elements * 4;
+}
+
+enum { NEEDS = 3 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     dsc_grad_staging *staging = &zero->store->staging;
     out[0] = (dsc_need) { &staging->device_buf, DSC_TAG_IO, DSC_TIER_DEVICE, device_bytes(zero), DSC_NEED_DEVICE };
     out[1] = (dsc_need) { &staging->host_buf, DSC_TAG_GRAD, DSC_TIER_PINNED, host_bytes(zero), DSC_NEED_DEVICE };
+    out[2] = (dsc_need) { &staging->kept_buf, DSC_TAG_GRAD, DSC_TIER_DEVICE, kept_bytes(zero), DSC_NEED_DEVICE };
 }
 
 void dsc_grad_staging_plan(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
+    choose_kept(zero);
     list_needs(zero, needs);
     dsc_needs_plan(&zero->needs, needs, NEEDS);
 }
@@ -72,10 +98,15 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
         DSC_TRY(dsc_event_open(device, &slot->released, err));
     }
     char *sum = staging->host_buf.ptr;
+    float *kept = staging->kept_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         if (!dsc_grad_staging_in_host_memory(zero, g))
             continue;
         zero->group[g].staging->sums = sum;
+        if (zero->group[g].staging->stays) {
+            zero->group[g].staging->on_device = kept;
+            kept += zero->o.layout->group[g].slice;
+        }
         sum += zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
         DSC_TRY(dsc_event_open(device, &zero->group[g].staging->stored, err));
     }
@@ -130,6 +161,11 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
 {
     dsc_grad_staging *staging = &zero->store->staging;
     dsc_stream *in = way_in(zero, sum->group);
+    const dsc_group_staging *own = zero->group[sum->group].staging;
+    if (own->on_device != NULL) {
+        sum->acc = own->on_device + sum->first;
+        return overwrite ? dsc_stream_wait(zero->stream.reduce, own->stored, err) : DSC_OK;
+    }
     DSC_ASSERT(sum->first % zero->store->tile_elements == 0); /* two tiles are equal or have no element in common */
     DSC_TRY(dsc_staging_acquire(&staging->slots, in, &sum->staging_slot, err));
     dsc_sum_slot *slot = &staging->slot[sum->staging_slot];
@@ -147,14 +183,33 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
 dsc_status dsc_grad_staging_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     DSC_ASSERT(sum->staging_slot >= 0 && sum->staging_slot < DSC_SUM_SLOTS);
+    if (zero->group[sum->group].staging->on_device != NULL)
+        return DSC_OK;
     DSC_ASSERT(zero->store->staging.slot[sum->staging_slot].group == sum->group); /* no later tile is in the slot */
     return dsc_event_record(zero->store->staging.slot[sum->staging_slot].released, zero->stream.reduce, err);
 }
 
-dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+/* The slot only lends memory for the narrow numbers. */
+static dsc_status send_complete(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    dsc_grad_staging *staging = &zero->store->staging;
+    dsc_sum of_slot = *sum;
+    DSC_ASSERT(zero->group[sum->group].staging->sums != NULL);
+    DSC_TRY(dsc_stream_order(staging->mark, zero->stream.reduce, zero->stream.out, err));
+    DSC_TRY(dsc_staging_acquire(&staging->slots, zero->stream.out, &of_slot.staging_slot, err));
+    dsc_sum_slot *slot = &staging->slot[of_slot.staging_slot];
+    slot->group = -1;
+    DSC_TRY(move(zero, zero->stream.out, &of_slot, sum->acc, false, err));
+    DSC_TRY(dsc_event_record(slot->released, zero->stream.out, err));
+    return dsc_event_record(zero->group[sum->group].staging->stored, zero->stream.out, err);
+}
+
+dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err)
 {
     const dsc_sum_slot *slot = &zero->store->staging.slot[sum->staging_slot];
     const dsc_group_state *state = &zero->group[sum->group];
+    if (state->staging->on_device != NULL)
+        return complete ? send_complete(zero, sum, err) : DSC_OK;
     DSC_ASSERT(sum->staging_slot >= 0 && sum->staging_slot < DSC_SUM_SLOTS);
     DSC_ASSERT(slot->group == sum->group && slot->first == sum->first); /* no later tile is in the slot */
     DSC_TRY(dsc_stream_order(zero->store->staging.mark, zero->stream.reduce, zero->stream.out, err));

@@ -265,7 +265,7 @@ dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool co
     if (zero->group[sum->group].grad != NULL)
         return DSC_OK;
     if (dsc_grad_staging_passes(zero, sum->group))
-        DSC_TRY(dsc_grad_staging_write_back(zero, sum, err));
+        DSC_TRY(dsc_grad_staging_write_back(zero, sum, complete, err));
     if (!dsc_in_swap(zero, sum->group, DSC_PLANE_GRAD))
         return DSC_OK;
     const sum_call call = { .buffers = &zero->store->buffers[DSC_PLANE_GRAD],
