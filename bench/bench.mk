@@ -45,6 +45,14 @@ bench-comm: $(BENCH_BIN)/bench_comm $(BENCH_BIN)/peer_comm_mpi
 	$(Q)bench/bench_comm.py $(BENCH_BIN) $(if $(PEERS),--peers $(PEERS)) $(addprefix --rounds ,$(call BENCH_ROUNDS,1)) \
 	    $(addprefix --ranks ,$(or $(RANKS),$(if $(SHORT),2))) $(if $(SHORT),--kib 64$(comma)1024) \
 	    $(if $(COMM),--comm $(COMM)) $(if $(BIND),--bind $(BIND)) --plugins $(LIB)/dsc $(OR_SKIPPED)
+$(BENCH_BIN)/bench_images: $(BUILD)/bench/bench_images.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+.PHONY: bench-images
+## bench-images: JPEG files to pictures of training on one core, beside torchvision and webdataset: PEERS=DIR (DIR/venv has them)
+bench-images: $(BENCH_BIN)/bench_images
+	$(Q)$(if $(PEERS),$(PEERS)/venv/bin/python,python3) bench/bench_images.py $(BENCH_BIN)/bench_images $(OR_SKIPPED)
 $(BENCH_BIN)/step_worker: $(BUILD)/bench/step_worker.o $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
