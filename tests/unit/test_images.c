@@ -11,10 +11,12 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "engine/data/files.h"
 #include "engine/data/images/augment.h"
 #include "engine/data/images/mix.h"
 #include "engine/data/images/preprocessor.h"
+#include "engine/data/images/resample_sums.h"
 #include "engine/data/images/workers.h"
 
 /* The code under test opens its libraries by this one. */
@@ -160,6 +162,51 @@ static dsc_status count_part(void *user, int32_t thread, int64_t part, dsc_error
     (void)thread;
     done[part]++;
     return part % 10 == 7 ? DSC_FAIL(err, DSC_ERR_INPUT, "part", "%lld", (long long)part) : DSC_OK;
+}
+
+/* The sum of a result as resample.h says it, from weights that a table has. */
+static uint8_t summed(const uint8_t *from, int64_t step, const int32_t *head)
+{
+    int64_t sum = DSC_RESAMPLE_HALF;
+    for (int32_t k = 0; k < head[1]; k++)
+        sum += (int64_t)from[(head[0] + k) * step] * head[DSC_RESAMPLE_HEAD + k];
+    sum >>= DSC_RESAMPLE_BITS;
+    return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+}
+
+static void vectors_have_the_sums_of_plain_c(void **state)
+{
+    enum { WIDTH = 37, HEIGHT = 9, OUT = 11, MOST = 12, STRIDE = DSC_RESAMPLE_HEAD + MOST, ROW = WIDTH * 3 };
+    static uint8_t pixels[HEIGHT * ROW + DSC_IMAGE_SPARE_BYTES], along[HEIGHT * OUT * 3], across[2 * ROW + 64];
+    static int32_t number[OUT * STRIDE];
+    const dsc_resample_weights w = { number, STRIDE };
+    (void)state;
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx2"))
+        skip();
+#else
+    skip();
+#endif
+    for (size_t i = 0; i < sizeof pixels; i++)
+        pixels[i] = (uint8_t)(i % 7 == 0 ? 255 : dsc_rng_u32(3, 0, i));
+    for (int32_t x = 0; x < OUT; x++) {
+        int32_t *head = number + x * STRIDE;
+        head[0] = x % 3, head[1] = 1 + x % HEIGHT % 7;
+        for (int32_t k = 0; k < head[1]; k++) /* up to those of a cubic filter, also below 0 */
+            head[DSC_RESAMPLE_HEAD + k] =
+                (int32_t)(dsc_rng_u32(4, 0, (uint64_t)(x * STRIDE + k)) % (1 << 20)) - (1 << 17);
+    }
+    for (int32_t y = 0; y < HEIGHT; y += DSC_RESAMPLE_ROWS)
+        dsc_resample_along_avx2(pixels + y * ROW, ROW, (int32_t)dsc_min_i64(DSC_RESAMPLE_ROWS, HEIGHT - y), &w, OUT,
+                                along + y * OUT * 3, OUT * 3);
+    for (int32_t i = 0; i < HEIGHT * OUT * 3; i++)
+        assert_int_equal(along[i], summed(pixels + i / (OUT * 3) * ROW + i % 3, 3, number + i / 3 % OUT * STRIDE));
+    for (int32_t y = 0; y < OUT; y++) {
+        const int32_t *head = number + y * STRIDE;
+        dsc_resample_across_avx2(pixels, ROW, head, ROW, across);
+        for (int32_t i = 0; i < ROW; i++)
+            assert_int_equal(across[i], summed(pixels + i, ROW, head));
+    }
 }
 
 static void pictures_are_mixed_with_those_before_them(void **state)
@@ -311,6 +358,7 @@ int main(void)
         cmocka_unit_test(headers_beyond_a_limit_take_no_memory),
         cmocka_unit_test(long_pictures_are_not_resized_to_longer_ones),
         cmocka_unit_test(random_numbers_depend_on_seed_epoch_and_sample),
+        cmocka_unit_test(vectors_have_the_sums_of_plain_c),
         cmocka_unit_test(pictures_are_mixed_with_those_before_them),
         cmocka_unit_test(mixing_depends_on_the_seed_and_the_first_sample),
         cmocka_unit_test(each_part_runs_once_and_the_first_failure_is_reported),

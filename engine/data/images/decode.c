@@ -27,7 +27,7 @@ dsc_status dsc_image_resize(dsc_image *image, const char *name, int32_t width, i
     if (bytes > image->capacity) {
         free(image->pixels);
         image->capacity = 0;
-        image->pixels = malloc((size_t)bytes);
+        image->pixels = malloc((size_t)bytes + DSC_IMAGE_SPARE_BYTES);
         if (image->pixels == NULL)
             return DSC_FAIL(err, DSC_ERR_NOMEM, name, "no memory for a picture of %d by %d pixels", (int)width,
                             (int)height);

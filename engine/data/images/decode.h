@@ -22,6 +22,8 @@ extern "C" {
 #define DSC_IMAGE_FILE_BYTES_MAX (INT64_C(32) << 20) /* of an encoded picture */
 enum { DSC_IMAGE_CHANNELS = 3 };
 
+/* Bytes behind the pixels that may be read and written. */
+enum { DSC_IMAGE_SPARE_BYTES = 32 };
 typedef struct dsc_image {
     uint8_t *pixels;  /* [height,width,3], owned: dsc_image_free */
     int64_t capacity; /* bytes */

@@ -1,18 +1,12 @@
 /* resample.c - see resample.h. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/data/images/resample.h"
+#include "engine/data/images/resample_sums.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WEIGHT_BITS = 22, HEAD = 2 }; /* HEAD: first pixel and number of pixels, before the weights of a result */
-#define HALF (1 << (WEIGHT_BITS - 1))
-
-/* Weights of one direction: for each result HEAD + most numbers. */
-typedef struct weights {
-    const int32_t *number;
-    int64_t stride;
-} weights;
+enum { WEIGHT_BITS = DSC_RESAMPLE_BITS, HEAD = DSC_RESAMPLE_HEAD, HALF = DSC_RESAMPLE_HALF };
+typedef dsc_resample_weights weights;
 
 void dsc_resampler_free(dsc_resampler *r)
 {
@@ -47,7 +41,7 @@ static dsc_status make_weights(dsc_resampler *r, int32_t in, int32_t out, dsc_re
     const double scale = (double)in / out, stretch = scale < 1 ? 1 : scale;
     const double shrink = 1 / stretch;
     const double support = (filter == DSC_RESAMPLE_BICUBIC ? 2 : 1) * stretch;
-    w->stride = HEAD + (int64_t)ceil(support) * 2 + 1;
+    w->stride = HEAD + dsc_align_up((int64_t)ceil(support) * 2 + 1, 4);
     if (w->stride * out > r->weight_count) {
         free(r->weights);
         r->weight_count = 0;
@@ -69,6 +63,8 @@ static dsc_status make_weights(dsc_resampler *r, int32_t in, int32_t out, dsc_re
             const double part = weight_at(filter, (k + first - center + 0.5) * shrink) / (sum != 0 ? sum : 1);
             to[k] = (int32_t)(part * (1 << WEIGHT_BITS) + (part < 0 ? -0.5 : 0.5));
         }
+        for (int64_t k = count; k < w->stride - HEAD; k++)
+            to[k] = 0;
         head[0] = first, head[1] = count;
     }
     w->number = r->weights;
@@ -79,6 +75,15 @@ static uint8_t to_byte(int32_t sum)
 {
     const int32_t value = sum >> WEIGHT_BITS; /* arithmetic shift */
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+}
+
+static bool has_avx2(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx2") != 0;
+#else
+    return false;
+#endif
 }
 
 /* One row, along x. */
@@ -117,6 +122,37 @@ static void sum_across(const uint8_t *first, int64_t pitch, const int32_t *head,
     }
 }
 
+/* All rows of a box, along x. */
+static void run_along(const uint8_t *from, int64_t pitch, int32_t rows, const weights *w, int32_t out_width,
+                      uint8_t *out)
+{
+    const int64_t row = (int64_t)out_width * DSC_IMAGE_CHANNELS;
+    for (int32_t y = 0; y < rows; y += DSC_RESAMPLE_ROWS) {
+        const int32_t count = (int32_t)dsc_min_i64(DSC_RESAMPLE_ROWS, rows - y);
+#if defined(__x86_64__)
+        if (has_avx2()) {
+            dsc_resample_along_avx2(from + y * pitch, pitch, count, w, out_width, out + y * row, row);
+            continue;
+        }
+#endif
+        for (int32_t k = y; k < y + count; k++)
+            sum_along(from + k * pitch, w, out_width, out + k * row);
+    }
+}
+
+static void run_across(const uint8_t *middle, int64_t row, const weights *w, int32_t out_height, uint8_t *out)
+{
+    for (int32_t y = 0; y < out_height; y++) {
+#if defined(__x86_64__)
+        if (has_avx2()) {
+            dsc_resample_across_avx2(middle, row, w->number + y * w->stride, row, out + y * row);
+            continue;
+        }
+#endif
+        sum_across(middle, row, w->number + y * w->stride, row, out + y * row);
+    }
+}
+
 static void copy_box(const dsc_image *from, const dsc_box *box, uint8_t *out)
 {
     const int64_t row = (int64_t)box->width * DSC_IMAGE_CHANNELS, pitch = (int64_t)from->width * DSC_IMAGE_CHANNELS;
@@ -137,16 +173,14 @@ dsc_status dsc_resample(dsc_resampler *r, const dsc_image *from, const dsc_box *
     DSC_TRY(dsc_image_resize(middle, "data", out_width, box->height, err));
     if (along) {
         DSC_TRY(make_weights(r, box->width, out_width, filter, &w, err));
-        for (int32_t y = 0; y < box->height; y++)
-            sum_along(from->pixels + (box->y + y) * pitch + (int64_t)box->x * DSC_IMAGE_CHANNELS, &w, out_width,
-                      middle->pixels + y * row);
+        run_along(from->pixels + box->y * pitch + (int64_t)box->x * DSC_IMAGE_CHANNELS, pitch, box->height, &w,
+                  out_width, middle->pixels);
     } else {
         copy_box(from, box, middle->pixels);
     }
     if (!across)
         return DSC_OK;
     DSC_TRY(make_weights(r, box->height, out_height, filter, &w, err));
-    for (int32_t y = 0; y < out_height; y++)
-        sum_across(middle->pixels, row, w.number + y * w.stride, row, out->pixels + y * row);
+    run_across(middle->pixels, row, &w, out_height, out->pixels);
     return DSC_OK;
 }
