@@ -4,7 +4,6 @@
 
 #include "base/formats/json.h"
 #include "engine/data/files.h"
-#include "engine/data/images/preprocessor.h"
 #include "engine/data/pictures.h"
 #include "engine/internal.h"
 #include "engine/model.h"
@@ -164,7 +163,8 @@ static dsc_status take_numbers(const dsc_engine *engine, const char *key, const 
     return DSC_OK;
 }
 
-static dsc_status fill_changes(const dsc_engine *engine, bool train, dsc_picture_changes *out, dsc_error *err)
+static dsc_status fill_changes(const dsc_engine *engine, const dsc_image_preprocessor *from, bool train,
+                               dsc_picture_changes *out, dsc_error *err)
 {
     const dsc_images_section *images = &engine->config.own.images;
     const int64_t *dim = engine->model->batch[0].dim;
@@ -176,7 +176,7 @@ static dsc_status fill_changes(const dsc_engine *engine, bool train, dsc_picture
                                    .readers = choose_readers(engine),
                                    .pixels_max = images->pixels_max };
     t->width = (int32_t)dim[2], t->height = (int32_t)dim[1];
-    DSC_TRY(dsc_image_preprocessor_read(&engine->io, engine->alloc, engine->input.model_folder, t, err));
+    DSC_TRY(dsc_image_preprocessor_sizes(from, t, err));
     if (images->resize > 0) {
         t->resize = (int32_t)images->resize;
         t->resize_width = t->resize_height = 0;
@@ -260,7 +260,7 @@ static dsc_status open_named(dsc_engine *engine, const dsc_data_files *files, bo
 {
     const int64_t *dim = engine->model->batch[0].dim;
     const dsc_images_section *images = &engine->config.own.images;
-    bool found = false;
+    dsc_image_preprocessor from;
     dsc_picture_options options = { .alloc = engine->alloc,
                                     .io = &engine->io,
                                     .paths = (const char *const *)files->path,
@@ -271,11 +271,15 @@ static dsc_status open_named(dsc_engine *engine, const dsc_data_files *files, bo
                                     .classes = engine->model->vocab_size,
                                     .shuffle = train && engine->config.own.shuffle,
                                     .seed = (uint64_t)engine->config.seed };
-    DSC_TRY(dsc_picture_norm_read(&engine->io, engine->alloc, engine->input.model_folder, dim[0], &options.norm, &found,
-                                  err));
+    DSC_TRY(dsc_image_preprocessor_open(&engine->io, engine->alloc, engine->input.model_folder, &from, err));
+    const bool found = from.json != NULL;
+    dsc_status status = dsc_picture_norm_load(&from, dim[0], &options.norm, err);
+    if (status == DSC_OK)
+        status = fill_changes(engine, &from, train, &options.changes, err);
+    dsc_image_preprocessor_close(&from);
+    DSC_TRY(status);
     DSC_TRY(take_numbers(engine, "dsc.images.mean", images->mean, images->mean_count, options.norm.mean, err));
     DSC_TRY(take_numbers(engine, "dsc.images.std", images->std, images->std_count, options.norm.std, err));
-    DSC_TRY(fill_changes(engine, train, &options.changes, err));
     options.changes.class_names = names;
     if (train)
         options.mix = mix_of(engine);

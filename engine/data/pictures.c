@@ -5,12 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/formats/json.h"
 #include "base/rng.h"
 #include "engine/data/images/image_reader.h"
 #include "engine/data/images/workers.h"
 
-#define CONFIG_BYTES_MAX (1 << 20)
 enum { SKIPPED_TOGETHER_MAX = 100 };
 
 /* Pictures that were skipped. */
@@ -91,31 +89,14 @@ static dsc_status take_norm(const cJSON *root, const char *path, int64_t planes,
     return DSC_OK;
 }
 
-dsc_status dsc_picture_norm_read(const dsc_io *io, dsc_alloc *alloc, const char *folder, int64_t planes,
-                                 dsc_picture_norm *out, bool *found, dsc_error *err)
+dsc_status dsc_picture_norm_load(const dsc_image_preprocessor *from, int64_t planes, dsc_picture_norm *out,
+                                 dsc_error *err)
 {
-    static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
-    char path[1024], *text = NULL;
-    int64_t bytes = 0;
-    dsc_json *json = NULL;
     DSC_ASSERT(planes <= DSC_PICTURE_CHANNELS_MAX);
     *out = (dsc_picture_norm) { .rescale = 1.0 / 255 };
-    *found = false;
     for (int64_t i = 0; i < planes; i++)
         out->mean[i] = out->std[i] = 0.5;
-    if (folder == NULL)
-        return DSC_OK;
-    DSC_TRY(dsc_path_join(path, sizeof path, folder, "preprocessor_config.json", err));
-    if (dsc_io_kind(path) != DSC_PATH_FILE)
-        return DSC_OK;
-    *found = true;
-    DSC_TRY(dsc_io_read_all(io, alloc, path, CONFIG_BYTES_MAX, &text, &bytes, err));
-    dsc_status status = dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
-    if (status == DSC_OK)
-        status = take_norm(dsc_json_root(json), path, planes, out, err);
-    dsc_json_close(&json);
-    dsc_alloc_free(alloc, text);
-    return status;
+    return from->json != NULL ? take_norm(dsc_json_root(from->json), from->path, planes, out, err) : DSC_OK;
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@
 
 #include "engine/data/images/augment.h"
 #include "engine/data/images/mix.h"
+#include "engine/data/images/preprocessor.h"
 #include "engine/data/picture_file.h"
 
 typedef struct dsc_pictures dsc_pictures;
@@ -27,9 +28,9 @@ typedef struct dsc_picture_norm {
 } dsc_picture_norm;
 
 /* Numbers of a folder's preprocessor_config.json. Without one, pixels are scaled to [0,1], and mean and std are 0.5, as
- * in ViTImageProcessor of transformers. `folder` may be NULL. DSC_ERR_INPUT: an invalid number, or a wrong count. */
-DSC_MUST_USE dsc_status dsc_picture_norm_read(const dsc_io *io, dsc_alloc *alloc, const char *folder, int64_t planes,
-                                              dsc_picture_norm *out, bool *found, dsc_error *err);
+ * in ViTImageProcessor of transformers. DSC_ERR_INPUT: an invalid number, or a wrong count. */
+DSC_MUST_USE dsc_status dsc_picture_norm_load(const dsc_image_preprocessor *from, int64_t planes, dsc_picture_norm *out,
+                                              dsc_error *err);
 
 /* Changes of pictures, to the size of the model among them. */
 typedef struct dsc_picture_changes {

@@ -280,6 +280,15 @@ static void each_part_runs_once_and_the_first_failure_is_reported(void **state)
     dsc_workers_close(&workers);
 }
 
+static dsc_status read_sizes(dsc_alloc *alloc, const char *folder, dsc_image_transform *out, dsc_error *err)
+{
+    dsc_image_preprocessor p;
+    DSC_TRY(dsc_image_preprocessor_open(NULL, alloc, folder, &p, err));
+    const dsc_status status = dsc_image_preprocessor_sizes(&p, out, err);
+    dsc_image_preprocessor_close(&p);
+    return status;
+}
+
 static dsc_status read_preprocessor(const char *text, dsc_image_transform *out, dsc_error *err)
 {
     char folder[] = "/tmp/dsc-images-XXXXXX", path[64];
@@ -289,7 +298,7 @@ static dsc_status read_preprocessor(const char *text, dsc_image_transform *out, 
     assert_int_equal(dsc_io_write_all_atomic(NULL, path, text, (int64_t)strlen(text), NULL), DSC_OK);
     assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
     *out = (dsc_image_transform) { .width = 224, .height = 224 };
-    const dsc_status status = dsc_image_preprocessor_read(NULL, alloc, folder, out, err);
+    const dsc_status status = read_sizes(alloc, folder, out, err);
     dsc_alloc_close(&alloc);
     assert_int_equal(dsc_io_remove_dir(NULL, folder, NULL), DSC_OK);
     return status;

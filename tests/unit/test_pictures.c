@@ -244,6 +244,16 @@ static void an_epoch_has_each_sample_once(void **state)
     dsc_pictures_close(&pictures);
 }
 
+static dsc_status read_norm(dsc_alloc *alloc, dsc_picture_norm *norm, bool *found, dsc_error *err)
+{
+    dsc_image_preprocessor p;
+    DSC_TRY(dsc_image_preprocessor_open(NULL, alloc, folder, &p, err));
+    *found = p.json != NULL;
+    const dsc_status status = dsc_picture_norm_load(&p, 3, norm, err);
+    dsc_image_preprocessor_close(&p);
+    return status;
+}
+
 static void a_preprocessor_says_mean_and_std(void **state)
 {
     (void)state;
@@ -257,20 +267,20 @@ static void a_preprocessor_says_mean_and_std(void **state)
     dsc_picture_norm norm;
     bool found = true;
     assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
-    assert_int_equal(dsc_picture_norm_read(NULL, alloc, folder, 3, &norm, &found, NULL), DSC_OK);
+    assert_int_equal(read_norm(alloc, &norm, &found, NULL), DSC_OK);
     assert_false(found);
     assert_true(norm.mean[2] == 0.5 && norm.std[2] == 0.5);
     for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
         dsc_error err = DSC_ERROR_INIT;
         memcpy(made, wrong[i].text, strlen(wrong[i].text));
         (void)write_made("preprocessor_config.json", (int64_t)strlen(wrong[i].text));
-        assert_int_equal(dsc_picture_norm_read(NULL, alloc, folder, 3, &norm, &found, &err), DSC_ERR_INPUT);
+        assert_int_equal(read_norm(alloc, &norm, &found, &err), DSC_ERR_INPUT);
         assert_non_null(strstr(err.message, wrong[i].words));
     }
     const char *text = "{\"image_mean\": [0.1, 0.2, 0.3], \"image_std\": 0.25, \"do_rescale\": false}";
     memcpy(made, text, strlen(text));
     (void)write_made("preprocessor_config.json", (int64_t)strlen(text));
-    assert_int_equal(dsc_picture_norm_read(NULL, alloc, folder, 3, &norm, &found, NULL), DSC_OK);
+    assert_int_equal(read_norm(alloc, &norm, &found, NULL), DSC_OK);
     assert_true(found && norm.mean[1] == 0.2 && norm.std[2] == 0.25 && norm.rescale == 1);
     dsc_alloc_close(&alloc);
 }

@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "base/formats/json.h"
-
 #define CONFIG_BYTES_MAX (1 << 20)
 enum { SIDE_MAX = 1 << 14, PILLOW_BILINEAR = 2, PILLOW_BICUBIC = 3 };
 
@@ -71,26 +69,36 @@ static dsc_status take(const cJSON *root, const char *path, dsc_image_transform 
     return take_size(cJSON_GetObjectItemCaseSensitive(root, "size"), path, crops, part, out, err);
 }
 
-dsc_status dsc_image_preprocessor_read(const dsc_io *io, dsc_alloc *alloc, const char *folder, dsc_image_transform *out,
-                                       dsc_error *err)
+dsc_status dsc_image_preprocessor_open(const dsc_io *io, dsc_alloc *alloc, const char *folder,
+                                       dsc_image_preprocessor *out, dsc_error *err)
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
-    char path[1024], *text = NULL;
     int64_t bytes = 0;
-    dsc_json *json = NULL;
+    *out = (dsc_image_preprocessor) { .alloc = alloc };
+    if (folder == NULL)
+        return DSC_OK;
+    DSC_TRY(dsc_path_join(out->path, sizeof out->path, folder, "preprocessor_config.json", err));
+    if (dsc_io_kind(out->path) != DSC_PATH_FILE)
+        return DSC_OK;
+    DSC_TRY(dsc_io_read_all(io, alloc, out->path, CONFIG_BYTES_MAX, &out->text, &bytes, err));
+    const dsc_status status =
+        dsc_json_open(alloc, out->path, out->text, bytes, DSC_JSON_STRICT, &limits, &out->json, err);
+    if (status != DSC_OK)
+        dsc_image_preprocessor_close(out);
+    return status;
+}
+
+void dsc_image_preprocessor_close(dsc_image_preprocessor *p)
+{
+    dsc_json_close(&p->json);
+    dsc_alloc_free(p->alloc, p->text);
+    p->text = NULL;
+}
+
+dsc_status dsc_image_preprocessor_sizes(const dsc_image_preprocessor *p, dsc_image_transform *out, dsc_error *err)
+{
     out->resize = (int32_t)rint((out->width > out->height ? out->width : out->height) / 0.875);
     out->resize_width = out->resize_height = 0;
     out->filter = DSC_RESAMPLE_BILINEAR;
-    if (folder == NULL)
-        return DSC_OK;
-    DSC_TRY(dsc_path_join(path, sizeof path, folder, "preprocessor_config.json", err));
-    if (dsc_io_kind(path) != DSC_PATH_FILE)
-        return DSC_OK;
-    DSC_TRY(dsc_io_read_all(io, alloc, path, CONFIG_BYTES_MAX, &text, &bytes, err));
-    dsc_status status = dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
-    if (status == DSC_OK)
-        status = take(dsc_json_root(json), path, out, err);
-    dsc_json_close(&json);
-    dsc_alloc_free(alloc, text);
-    return status;
+    return p->json != NULL ? take(dsc_json_root(p->json), p->path, out, err) : DSC_OK;
 }
