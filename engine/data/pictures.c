@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/rng.h"
+#include "engine/data/images/class_names.h"
 #include "engine/data/images/image_reader.h"
 #include "engine/data/images/workers.h"
 
@@ -27,6 +29,7 @@ struct dsc_pictures {
     bool encoded, changes; /* samples are those of the list; they have a transform */
     dsc_image_list list;
     const char **class_name;  /* [list.label_count] */
+    dsc_class_names names;    /* beside files */
     dsc_image_reader *reader; /* [options.changes.readers] */
     dsc_workers *workers;
     int64_t first_sample; /* of the batch that is filled */
@@ -120,6 +123,30 @@ static dsc_status check_file(const dsc_pictures *p, const dsc_picture_file *file
                     (long long)o->classes);
 }
 
+/* Names beside a packed file are those of the other files, and of the model where it has some. */
+static dsc_status read_names(dsc_pictures *p, const dsc_picture_file *file, const char *path, dsc_error *err)
+{
+    const dsc_picture_options *o = &p->options;
+    char beside[1200];
+    dsc_class_names found = { .alloc = o->alloc };
+    snprintf(beside, sizeof beside, "%.1100s.classes", path);
+    if (dsc_io_kind(beside) != DSC_PATH_FILE)
+        return DSC_OK;
+    dsc_status status = dsc_class_names_read(o->io, beside, &found, err);
+    if (status == DSC_OK && (found.count > o->classes || (file->classes > 0 && found.count != file->classes)))
+        status = DSC_FAIL(err, DSC_ERR_INPUT, beside, "%lld names; the file has %lld classes, and the model %lld",
+                          (long long)found.count, (long long)file->classes, (long long)o->classes);
+    if (status == DSC_OK)
+        status = dsc_class_names_compare(&found, o->changes.class_names, o->classes, beside, err);
+    if (status == DSC_OK && p->names.count > 0)
+        status = dsc_class_names_compare(&found, p->names.name, p->names.count, beside, err);
+    if (status != DSC_OK || p->names.count > 0)
+        dsc_class_names_free(&found);
+    else
+        p->names = found;
+    return status;
+}
+
 static dsc_status open_files(dsc_pictures *p, dsc_error *err)
 {
     const dsc_picture_options *o = &p->options;
@@ -133,6 +160,7 @@ static dsc_status open_files(dsc_pictures *p, dsc_error *err)
         DSC_TRY(dsc_picture_file_open(o->io, o->paths[i], &p->file[i], err));
         DSC_TRY(check_file(p, &p->file[i], err));
         DSC_TRY(dsc_picture_file_check(o->io, &p->file[i], o->classes, err));
+        DSC_TRY(read_names(p, &p->file[i], o->paths[i], err));
         p->first[i] = p->count;
         p->count += p->file[i].count;
     }
@@ -183,9 +211,32 @@ static dsc_status open_readers(dsc_pictures *p, dsc_error *err)
     return dsc_workers_open(readers, run_part, p, &p->workers, err);
 }
 
+/* Pictures are read in any order, which a compressed stream does not allow. */
+static dsc_status refuse_compressed(const char *path, dsc_error *err)
+{
+    static const char *const endings[][2] = { { ".tar.gz", "gzip -d" },
+                                              { ".tgz", "gzip -d" },
+                                              { ".tar.zst", "zstd -d" },
+                                              { ".tar.bz2", "bzip2 -d" },
+                                              { ".tar.xz", "xz -d" } };
+    const size_t bytes = strlen(path);
+    for (size_t i = 0; i < DSC_COUNT(endings); i++) {
+        const size_t end = strlen(endings[i][0]);
+        if (bytes > end && strcasecmp(path + bytes - end, endings[i][0]) == 0)
+            return DSC_FAIL(
+                err, DSC_ERR_UNSUPPORTED, path,
+                "a compressed shard, and pictures are read in any order; decompress it with %s: pictures in "
+                "it are compressed already",
+                endings[i][1]);
+    }
+    return DSC_OK;
+}
+
 static dsc_status open_all(dsc_pictures *p, dsc_error *err)
 {
     bool encoded = false;
+    for (int64_t i = 0; i < p->options.path_count; i++)
+        DSC_TRY(refuse_compressed(p->options.paths[i], err));
     for (int64_t i = 0; i < p->options.path_count; i++)
         encoded = encoded || dsc_image_list_is(p->options.paths[i]);
     if (!encoded && p->options.path_count > DSC_PICTURE_FILES_MAX)
@@ -232,6 +283,7 @@ void dsc_pictures_close(dsc_pictures **pictures)
         dsc_image_reader_close(&p->reader[i]);
     dsc_alloc_free(p->options.alloc, p->reader);
     dsc_alloc_free(p->options.alloc, p->class_name);
+    dsc_class_names_free(&p->names);
     if (p->encoded)
         dsc_image_list_free(&p->list);
     pthread_mutex_destroy(&p->news.mutex);
@@ -402,8 +454,8 @@ dsc_data_source dsc_pictures_as_source(dsc_pictures *p)
 
 const char *const *dsc_pictures_class_names(const dsc_pictures *p, int64_t *count)
 {
-    *count = p->class_name != NULL ? p->list.label_count : 0;
-    return p->class_name;
+    *count = p->class_name != NULL ? p->list.label_count : p->names.count;
+    return p->class_name != NULL ? p->class_name : p->names.name;
 }
 
 int64_t dsc_pictures_left_out(const dsc_pictures *p, const char **first)

@@ -110,6 +110,16 @@ packed() { # the same pictures as floats of the evaluation's transform
     trains packed 1 && trains folder 2 && cmp folder.result packed.result >why
 }
 report "a packed file has the bits of its folder" packed
+names_of_packed() {
+    grep -q '"2":.*"dog"' packed.save/step-12/config.json || { cp packed.save/step-12/config.json why; return 1; }
+    trains packed 1 --eval-data eval.pictures && cp eval.pictures other.pictures && printf 'cat\nant\ndog\n' >other.pictures.classes || return 1
+    code=0
+    timeout 20 "$bin/train" --config packed.json --eval-data other.pictures >out 2>err </dev/null || code=$?
+    [ $code -eq 2 ] && grep -q 'class 0 is "cat", and the model or another file has "ant"' err
+}
+report "names beside a packed file are those of the checkpoint and of evaluations" names_of_packed
+cp all.tar all.tar.gz && config gz '"all.tar.gz"' ''
+report "a compressed shard is refused" refuses "decompress it with gzip -d" gz
 rm -rf one && mkdir -p one/ant one/empty && cp train/ant/000.png one/ant/
 report "a class without a picture is refused" refuses "the class has no picture" plain
 rmdir one/empty && cp train/ant/000.png one/

@@ -9,9 +9,10 @@
 
 #include "base/clock.h"
 #include "engine/data/files.h"
+#include "engine/data/images/class_names.h"
 #include "engine/data/pictures.h"
 
-enum { INPUTS_MAX = 4096, TOGETHER_MAX = 64, PLANES = 3, CLASSES_BYTES_MAX = 1 << 24, BATCH_BYTES_MAX = 1 << 26 };
+enum { INPUTS_MAX = 4096, TOGETHER_MAX = 64, PLANES = 3, BATCH_BYTES_MAX = 1 << 26 };
 
 typedef struct settings {
     dsc_flag_list paths;
@@ -58,9 +59,7 @@ typedef struct packing {
     const settings *s;
     dsc_alloc *alloc;
     dsc_data_files files;
-    char *class_text;
-    const char **class_name; /* of --classes; NULL: none */
-    int64_t class_count;
+    dsc_class_names names; /* of --classes */
     dsc_pictures *pictures;
     dsc_file file;
     char temporary[1100];
@@ -71,29 +70,10 @@ typedef struct packing {
     int64_t count, skipped;
 } packing;
 
-/* Lines of --classes. */
 static dsc_status read_classes(packing *p, dsc_error *err)
 {
-    int64_t bytes = 0, lines = 0;
-    if (p->s->classes == NULL)
-        return DSC_OK;
-    DSC_TRY(dsc_io_read_all(NULL, p->alloc, p->s->classes, CLASSES_BYTES_MAX, &p->class_text, &bytes, err));
-    for (int64_t i = 0; i < bytes; i++)
-        lines += p->class_text[i] == '\n';
-    DSC_TRY(dsc_alloc_zeroed(p->alloc, DSC_TAG_CONTROL, lines + 1, sizeof *p->class_name, &p->class_name, err));
-    for (char *at = p->class_text; at < p->class_text + bytes;) {
-        char *end = memchr(at, '\n', (size_t)(p->class_text + bytes - at));
-        if (end == NULL)
-            end = p->class_text + bytes;
-        *end = 0;
-        if (at == end || strlen(at) != (size_t)(end - at))
-            return DSC_FAIL(err, DSC_ERR_INPUT, p->s->classes, "line %lld is not the name of a class",
-                            (long long)p->class_count + 1);
-        p->class_name[p->class_count++] = at;
-        at = end + 1;
-    }
-    return p->class_count > 0 ? DSC_OK
-                              : DSC_FAIL(err, DSC_ERR_INPUT, p->s->classes, "the file has no names of classes");
+    p->names.alloc = p->alloc;
+    return p->s->classes != NULL ? dsc_class_names_read(NULL, p->s->classes, &p->names, err) : DSC_OK;
 }
 
 static dsc_status open_pictures(packing *p, dsc_error *err)
@@ -106,14 +86,14 @@ static dsc_status open_pictures(packing *p, dsc_error *err)
                                     .planes = PLANES,
                                     .height = crop,
                                     .width = crop,
-                                    .classes = p->class_count > 0 ? p->class_count : INT32_MAX,
+                                    .classes = p->names.count > 0 ? p->names.count : INT32_MAX,
                                     .norm = { .rescale = 1 } };
     options.changes = (dsc_picture_changes) { .enabled = true,
                                               .resize_given = s->resize > 0,
                                               .skip_broken = s->skip_broken,
                                               .readers = (int32_t)s->threads,
                                               .pixels_max = s->pixels_max,
-                                              .class_names = p->class_name };
+                                              .class_names = p->names.name };
     options.changes.transform = (dsc_image_transform) { .resize = (int32_t)(s->resize > 0 ? s->resize : crop),
                                                         .width = (int32_t)crop,
                                                         .height = (int32_t)crop };
@@ -178,7 +158,7 @@ static void put_le(uint8_t *at, int64_t value, int bytes)
 static dsc_status write_head(packing *p, dsc_error *err)
 {
     uint8_t header[DSC_PICTURE_HEADER_BYTES] = { 0 };
-    int64_t classes = p->class_count;
+    int64_t classes = p->names.count;
     if (classes == 0)
         (void)dsc_pictures_class_names(p->pictures, &classes);
     for (int64_t i = 0; i < p->count; i++)
@@ -198,8 +178,8 @@ static dsc_status write_classes(packing *p, dsc_error *err)
     char path[1100], *text = NULL;
     int64_t count = 0, bytes = 0;
     const char *const *names = dsc_pictures_class_names(p->pictures, &count);
-    if (p->class_count > 0)
-        names = p->class_name, count = p->class_count;
+    if (p->names.count > 0)
+        names = p->names.name, count = p->names.count;
     for (int64_t i = 0; i < count; i++)
         bytes += (int64_t)strlen(names[i]) + 1;
     if (names == NULL)
@@ -256,8 +236,7 @@ static void close_packing(packing *p)
 {
     dsc_pictures_close(&p->pictures);
     dsc_data_files_free(&p->files);
-    dsc_alloc_free(p->alloc, p->class_text);
-    dsc_alloc_free(p->alloc, p->class_name);
+    dsc_class_names_free(&p->names);
     dsc_alloc_free(p->alloc, p->planes);
     dsc_alloc_free(p->alloc, p->pixels);
     dsc_alloc_free(p->alloc, p->labels);
