@@ -62,6 +62,21 @@ static dsc_image_transform transform_of(char **numbers)
                                    .rand_level = 9 };
 }
 
+/* Factors of brightness, in hundredths, that samples get. */
+static void print_factors(uint64_t count)
+{
+    const dsc_image_transform t = { .brightness = 0.4 };
+    dsc_image image = DSC_IMAGE_INIT;
+    for (dsc_image_key key = { .seed = 1 }; key.sample < count; key.sample++) {
+        if (dsc_image_resize(&image, "gray", 2, 2, NULL) != DSC_OK)
+            exit(1);
+        memset(image.pixels, 100, 12);
+        dsc_image_jitter(&t, &key, &image);
+        printf("%d\n", image.pixels[0]);
+    }
+    dsc_image_free(&image);
+}
+
 /* MIXUP CUTMIX PROBABILITY SWITCH SEED STEP COUNT SIDE: mixes of micro-batches of STEP pictures. */
 static void print_mixes(char **numbers)
 {
@@ -78,8 +93,8 @@ static void print_mixes(char **numbers)
     }
 }
 
-/* decode FILE EIGHTHS | boxes WIDTH HEIGHT COUNT | transform FILE SAMPLE NUMBERS... (as transform_of takes them) |
- * mixes NUMBERS... */
+/* decode FILE EIGHTHS | boxes WIDTH HEIGHT COUNT | transform FILE SAMPLE NUMBERS... (as transform_of takes them)
+ * | mixes NUMBERS... | factors COUNT */
 int main(int argc, char **argv)
 {
     dsc_image image = DSC_IMAGE_INIT, out = DSC_IMAGE_INIT;
@@ -107,6 +122,8 @@ int main(int argc, char **argv)
         dsc_augmenter_free(&augmenter);
     } else if (argc == 10 && strcmp(argv[1], "mixes") == 0) {
         print_mixes(argv + 2);
+    } else if (argc == 3 && strcmp(argv[1], "factors") == 0) {
+        print_factors((uint64_t)atoll(argv[2]));
     } else {
         return 3;
     }
