@@ -91,6 +91,12 @@ bench-moe: $(BENCH_BIN)/step_worker
 	$(Q)$(or $(PYTHON),python3) bench/bench_moe.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,2)) \
 	    $(if $(PRECISION),--precision $(PRECISION)) $(if $(THREADS),--threads $(THREADS)) $(if $(SHORT),--short) $(OR_SKIPPED)
 
+.PHONY: bench-vision
+## bench-vision: steps of convolutional networks beside PyTorch, with PYTHON=PROGRAM (which has torchvision): [CASES='resnet18:224:16:fp32 ...'] [ROUNDS=9] [EAGER=1]
+bench-vision: $(BENCH_BIN)/step_worker
+	$(Q)$(or $(PYTHON),python3) bench/bench_vision.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,1)) \
+	    $(if $(CASES),--cases $(CASES)) $(if $(EAGER),--eager) $(if $(SHORT),--short) $(OR_SKIPPED)
+
 .PHONY: bench-recompute
 ## bench-recompute: what dsc.recompute kept, none, selective and full take and save, in turns: [ROUNDS=9]
 bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc

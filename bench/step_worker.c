@@ -1,7 +1,7 @@
 /* step_worker.c - our half of a paired bench of training steps: one rank that makes one optimizer step per line on
  * stdin.
  *
- *     step_worker CONFIG VOCAB SEQUENCE [PREDICTIONS]
+ *     step_worker CONFIG VOCAB SEQUENCE [PREDICTIONS]   or   step_worker CONFIG CLASSES SIDE pictures
  *                                            prints "ready" when open, then per step milliseconds, loss, peak KiB of
  *                                            the process, peak bytes of device memory that the engine counts, and the
  *                                            milliseconds of the step's forward and backward passes. PREDICTIONS: of
@@ -20,6 +20,21 @@
 #include <dsc/dsc.h>
 
 typedef struct tokens { int64_t vocab, sequence, predictions; } tokens;
+
+/* Pictures of three planes and `sequence` pixels to a side, of `vocab` classes. */
+static dsc_status fill_pictures(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
+{
+    (void)first_sample, (void)err;
+    const tokens *t = user;
+    uint32_t state = 12345;
+    for (int64_t i = 0; i < count * 3 * t->sequence * t->sequence; i++) {
+        state = state * 1664525u + 1013904223u;
+        ((float *)data[0])[i] = (float)(state >> 8) * 0x1p-23f - 1;
+    }
+    for (int64_t i = 0; i < count; i++)
+        ((int32_t *)data[1])[i] = (int32_t)(i * 7919 % t->vocab);
+    return DSC_OK;
+}
 
 /* Every step sees the same tokens, as the peers' do. */
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
@@ -108,13 +123,13 @@ static dsc_status timed(dsc_engine *engine, const char *line, bool *known, dsc_e
     return DSC_OK;
 }
 
-static dsc_status run(const char *config, tokens *t, dsc_error *err)
+static dsc_status run(const char *config, tokens *t, bool pictures, dsc_error *err)
 {
     char line[1100];
     dsc_engine *engine = NULL;
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     options.config_path = config;
-    options.data = (dsc_data_source){ fill, t, 0 };
+    options.data = (dsc_data_source) { pictures ? fill_pictures : fill, t, 0 };
     DSC_TRY(dsc_engine_open(&engine, &options, err));
     printf("ready\n");
     fflush(stdout);
@@ -136,13 +151,14 @@ static dsc_status run(const char *config, tokens *t, dsc_error *err)
 int main(int argc, char **argv)
 {
     if (argc != 4 && argc != 5) {
-        fprintf(stderr, "usage: %s CONFIG VOCAB SEQUENCE [PREDICTIONS]\n", argv[0]);
+        fprintf(stderr, "usage: %s CONFIG VOCAB SEQUENCE [PREDICTIONS|pictures]\n", argv[0]);
         return 2;
     }
-    tokens t = { atoll(argv[2]), atoll(argv[3]), argc == 5 ? atoll(argv[4]) : 0 };
+    const bool pictures = argc == 5 && strcmp(argv[4], "pictures") == 0;
+    tokens t = { atoll(argv[2]), atoll(argv[3]), argc == 5 && !pictures ? atoll(argv[4]) : 0 };
     dsc_error err = DSC_ERROR_INIT;
     char text[1024];
-    const dsc_status status = run(argv[1], &t, &err);
+    const dsc_status status = run(argv[1], &t, pictures, &err);
     if (status != DSC_OK)
         fprintf(stderr, "step_worker: %s\n", dsc_error_format(&err, text, sizeof text));
     return dsc_status_exit_code(status);
