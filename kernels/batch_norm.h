@@ -1,6 +1,6 @@
 /* batch_norm.h - batch normalization of the columns of a matrix (Ioffe & Szegedy 2015), with what follows it in a
  * convolutional network: a sum with another matrix, and an activation.
- * reference, the only CPU variant: cpu/batch_norm.c   check: tests/checkkern/batch_norm.c
+ * reference: cpu/batch_norm_ref.c   variants: cpu/batch_norm_v16.h   check: tests/checkkern/batch_norm.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_BATCH_NORM_H
 #define DSC_KERNELS_BATCH_NORM_H
