@@ -26,7 +26,7 @@ declare -A row=(
     [gpu-kern]="^# bench .* [0-9]+ ns" [gpu]="^nano (dsc|graphs) +$n ms  min $n max $n +$n tokens/s"
 )
 declare -A rows=([kern]=4 [adam]=2 [comm]=12 [builds]=21 [train]=1 [io]=6 [watch]=3 [recompute]=4 [simulate]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3 [sft-data]=2
-    [images]=2 [moe]=3    [moe]=3 [vision]=2 [gpu-kern]=4 [gpu]=2)
+    [images]=2 [moe]=3 [vision]=2 [gpu-kern]=4 [gpu]=2)
 may_skip=" train generate sft-data images moe vision gpu-kern gpu "
 only_by_night=" "
 
