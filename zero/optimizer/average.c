@@ -5,10 +5,6 @@
 
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
-#include "zero/offload/state_store.h"
-#include "zero/zero.h"
-
-#define EXCHANGE_ELEMENTS (1 << 18)
 
 static bool is_needed(const dsc_zero *zero) { return zero->o.average_share > 0; }
 
@@ -30,7 +26,8 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     const dsc_need needs[NEEDS] = {
         { &a->device_buf, DSC_TAG_MOMENT, DSC_TIER_DEVICE, elements_of(zero, false) * 4, DSC_NEED_DEVICE },
         { &a->host_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, elements_of(zero, true) * 4, DSC_NEED_DEVICE },
-        { &a->exchange_buf, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, visible ? 0 : EXCHANGE_ELEMENTS * 4, DSC_NEED_DEVICE },
+        { &a->exchange_buf, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, visible ? 0 : DSC_AVERAGE_EXCHANGE_ELEMENTS * 4,
+          DSC_NEED_DEVICE },
         { &a->group, DSC_TAG_CONTROL, DSC_TIER_HOST, zero->o.layout->group_count * (int64_t)sizeof *a->group,
           DSC_NEED_SMALL },
     };
@@ -108,70 +105,3 @@ const dsc_zero_pass_ops dsc_average_pass = {
     .before_update = before_update,
     .after_tile = after_tile,
 };
-
-/* ---- outside of updates ---- */
-
-float *dsc_zero_average(const dsc_zero *zero, int32_t group, int64_t first)
-{
-    DSC_ASSERT(group >= 0 && group < zero->o.layout->group_count);
-    DSC_ASSERT(first >= 0 && first < zero->o.layout->group[group].slice);
-    if (!is_needed(zero) || !zero->o.layout->group[group].trainable)
-        return NULL;
-    return zero->average->group[group] + first;
-}
-
-bool dsc_zero_has_averages(const dsc_zero *zero)
-{
-    DSC_ASSERT(is_needed(zero) || !zero->average->started);
-    return zero->average->started;
-}
-
-void dsc_zero_set_averages(dsc_zero *zero, bool present)
-{
-    DSC_ASSERT(is_needed(zero) || !present);
-    zero->average->started = present;
-}
-
-static void exchange_in_place(float *weights, float *averages, int64_t count)
-{
-    DSC_ASSERT(count > 0);
-    for (int64_t i = 0; i < count; i++) {
-        const float kept = weights[i];
-        weights[i] = averages[i];
-        averages[i] = kept;
-    }
-}
-
-static dsc_status exchange_group(dsc_zero *zero, int32_t g, dsc_error *err)
-{
-    const int64_t slice = zero->o.layout->group[g].slice;
-    const bool visible = dsc_device_host_visible(zero->o.device);
-    float *const between = zero->average->exchange_buf.ptr;
-    for (int64_t first = 0, count; first < slice; first += count) {
-        void *weights;
-        float *const averages = zero->average->group[g] + first;
-        count = visible ? slice - first : dsc_min_i64(slice - first, EXCHANGE_ELEMENTS);
-        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, true, &weights, err));
-        DSC_ASSERT(count > 0);
-        if (visible) {
-            exchange_in_place(weights, averages, count);
-            continue;
-        }
-        DSC_TRY(dsc_copy(zero->o.compute, between, weights, count * 4, err));
-        DSC_TRY(dsc_copy(zero->o.compute, weights, averages, count * 4, err));
-        DSC_TRY(dsc_copy(zero->o.compute, averages, between, count * 4, err));
-        DSC_TRY(dsc_stream_sync(zero->o.compute, err));
-    }
-    return DSC_OK;
-}
-
-dsc_status dsc_zero_exchange_averages(dsc_zero *zero, dsc_error *err)
-{
-    DSC_ASSERT(dsc_zero_has_averages(zero));
-    DSC_TRY(dsc_zero_sync(zero, err));
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->o.layout->group[g].trainable)
-            DSC_TRY(exchange_group(zero, g, err));
-    DSC_TRY(dsc_state_store_settle(zero, err));
-    return dsc_zero_republish(zero, err);
-}

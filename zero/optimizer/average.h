@@ -8,6 +8,8 @@
 
 #include "zero/core/pass.h"
 
+enum { DSC_AVERAGE_EXCHANGE_ELEMENTS = 1 << 18 };
+
 typedef struct dsc_average {
     dsc_buf device_buf, host_buf; /* averages of groups in the memory of the device; of groups with offloaded states */
     dsc_buf exchange_buf;         /* elements between weights and averages, where the host sees neither */
