@@ -22,6 +22,7 @@ enum {
     DSC_RNG_MASK = 7,    /* samples of masked models: the epoch; in a sample's own seed: positions, replacements */
     DSC_RNG_AUGMENT = 8, /* pictures: the epoch */
     DSC_RNG_MIX = 9,     /* pictures that are mixed: the number of a draw */
+    DSC_RNG_SHAPES = 16, /* drawn pictures: the picture */
     DSC_RNG_PART = 256   /* and a file's number: which of its samples an epoch takes that does not take all */
 };
 static inline uint64_t dsc_rng_stream(uint32_t purpose, uint32_t sub) { return ((uint64_t)purpose << 32) | sub; }

@@ -372,7 +372,37 @@ static bool is_builtin(const char *model)
     return false;
 }
 
-/* The text of a first run, for a built-in model and no setting about data. A setting or a model of the user's own says
+/* Data of a first run, of the caller's default: texts, or drawn pictures with others to validate. */
+static dsc_status take_first_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    dsc_ext_config *own = &engine->config.own;
+    const bool pictures = dsc_model_sees_pictures(engine->model);
+    for (int32_t i = 0; i < options->default_data_count; i++)
+        if (pictures == (dsc_shapes_find(options->default_data[i]) != DSC_SHAPES_NONE))
+            (void)dsc_config_add_path(&own->data, options->default_data[i]);
+    if (own->data.count == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data",
+                        "no data is given for the model %.200s, and there is no text "
+                        "here for a first run; set it in the config or with --data",
+                        engine->model->name);
+    dsc_engine_note(engine, "no data is named (dsc.data, --data)", dsc_config_path(&own->data, 0));
+    if (!pictures)
+        return DSC_OK;
+    (void)dsc_config_add_path(&own->eval_data, DSC_SHAPES_TEST_NAME);
+    if (engine->place.rank != 0)
+        return DSC_OK;
+    dsc_log_printf(&engine->log, DSC_LOG_INFO,
+                   "  %lld drawn pictures of %d shapes to try a model with; " DSC_SHAPES_TEST_NAME
+                   " has %lld to validate",
+                   (long long)dsc_shapes_count(DSC_SHAPES_TRAIN), DSC_SHAPES_CLASSES,
+                   (long long)dsc_shapes_count(DSC_SHAPES_TEST));
+    dsc_log_printf(&engine->log, DSC_LOG_INFO,
+                   "  yours: --data DIR (a folder for each class), FILE.csv, 'SHARD-{000..146}.tar', "
+                   "train-images-idx3-ubyte, CIFAR's *.bin or a packed file (docs/data.md)");
+    return DSC_OK;
+}
+
+/* Data of a first run is for a built-in model and no setting about data. A setting or a model of the user's own says
  * that data was meant to be there. */
 static dsc_status take_default(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
@@ -391,10 +421,7 @@ static dsc_status take_default(dsc_engine *engine, const dsc_engine_options *opt
     if (beside != NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given beside %s; set it in the config or with "
                         "--data", beside);
-    for (int32_t i = 0; i < options->default_data_count; i++)
-        (void)dsc_config_add_path(&own->data, options->default_data[i]);
-    dsc_engine_note(engine, "no data is named (dsc.data, --data)", dsc_config_path(&own->data, 0));
-    return DSC_OK;
+    return take_first_data(engine, options, err);
 }
 
 /* The files of a list, of tokens or of pictures, as the model asks. */

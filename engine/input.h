@@ -16,6 +16,7 @@ typedef struct dsc_engine_input {
     dsc_pictures *pictures, *eval_pictures; /* data of a model of pictures */
     char *class_config;                     /* the model's config with the classes of the data; NULL: its own */
     dsc_reader *reader;
+    bool drawn; /* a network of pictures would see drawn ones, as no data is named */
     bool masks; /* the source may have masked targets; equal on all ranks */
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
     char tokenizer[DSC_CONFIG_TEXT]; /* "": bytes are tokens */
@@ -30,6 +31,8 @@ bool dsc_engine_packs_examples(const dsc_engine *engine);
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 /* A log or a trace over an input would be its end. */
 dsc_status dsc_engine_check_outputs(const dsc_engine *engine, const char *input, dsc_error *err);
+/* input_pictures.c: no data is named, and the caller's default has drawn pictures. */
+bool dsc_engine_draws_pictures(const dsc_engine *engine, const dsc_engine_options *options);
 /* input_pictures.c: sizes of a built-in network: those of the config, else those of the data's first file. */
 void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_options *out);
 /* input_pictures.c: the files of a list as samples. */

@@ -4,6 +4,8 @@
 
 #include "base/formats/json.h"
 #include "engine/data/files.h"
+#include "engine/data/images/list.h"
+#include "engine/data/images/preprocessor.h"
 #include "engine/data/pictures.h"
 #include "engine/internal.h"
 #include "engine/model.h"
@@ -12,30 +14,82 @@ enum { READERS_MAX = 16 };
 
 /* ---- sizes of built-in networks ---------------------------------------------------------------------------------- */
 
-/* Sizes of the first picture file among the names, and its number of classes where it is known: ten or a hundred in
- * CIFAR's files. Whatever cannot be read is reported when the data is opened. */
-static void size_by_data(const dsc_engine *engine, const dsc_config_paths *names, struct dsc_network_options *out)
+/* Sizes of a file of pictures; and its number of classes: ten or a hundred of CIFAR's files, and of IDX those up to
+ * the highest label. */
+static void size_by_file(const dsc_engine *engine, const char *path, struct dsc_network_options *out)
 {
     enum { CIFAR_10 = 3073, CIFAR_100 = 3074 };
-    dsc_data_files files = { .alloc = engine->alloc };
     dsc_picture_file file = DSC_PICTURE_FILE_INIT;
-    if (names->count > 0 && dsc_data_files_add(&files, dsc_config_path(names, 0), 0, NULL) == DSC_OK &&
-        files.count > 0 && dsc_picture_file_open(&engine->io, files.path[0], &file, NULL) == DSC_OK) {
-        const int64_t of_cifar = file.label_stride == CIFAR_10 ? 10 : file.label_stride == CIFAR_100 ? 100 : 0;
-        *out = (struct dsc_network_options) { .planes = file.channels,
-                                              .height = file.height,
-                                              .width = file.width,
-                                              .classes = file.classes > 0 ? file.classes : of_cifar };
-        dsc_picture_file_close(&engine->io, &file);
+    if (dsc_picture_file_open(&engine->io, path, &file, NULL) != DSC_OK)
+        return;
+    int64_t classes = file.label_stride == CIFAR_10 ? 10 : file.label_stride == CIFAR_100 ? 100 : 0;
+    if (classes == 0 && dsc_picture_file_classes(&engine->io, &file, &classes, NULL) != DSC_OK)
+        classes = 0;
+    if (out->height == 0) {
+        out->planes = file.channels;
+        out->height = file.height, out->width = file.width;
+    }
+    out->classes = dsc_max_i64(out->classes, classes);
+    dsc_picture_file_close(&engine->io, &file);
+}
+
+/* Folders of a folder of classes. The other lists of encoded pictures are read once, when the data is opened. */
+static void count_folders(const dsc_engine *engine, const char *path, struct dsc_network_options *out)
+{
+    char **names = NULL, inner[DSC_CONFIG_TEXT];
+    int64_t count = 0, classes = 0;
+    if (dsc_io_kind(path) != DSC_PATH_DIR ||
+        dsc_io_list(&engine->io, engine->alloc, path, &names, &count, NULL) != DSC_OK)
+        return;
+    for (int64_t i = 0; i < count; i++)
+        classes += names[i][0] != '.' && dsc_path_join(inner, sizeof inner, path, names[i], NULL) == DSC_OK &&
+                   dsc_io_kind(inner) == DSC_PATH_DIR;
+    dsc_io_list_free(engine->alloc, names, count);
+    out->classes = dsc_max_i64(out->classes, classes);
+}
+
+static void size_as_drawn(struct dsc_network_options *out)
+{
+    *out = (struct dsc_network_options) { .planes = DSC_SHAPES_CHANNELS,
+                                          .height = DSC_SHAPES_SIDE,
+                                          .width = DSC_SHAPES_SIDE,
+                                          .classes = DSC_SHAPES_CLASSES };
+}
+
+/* Sizes of the first files that the names mean. Whatever cannot be read is reported when the data is opened. */
+static void size_by_data(const dsc_engine *engine, const dsc_config_paths *names, struct dsc_network_options *out)
+{
+    dsc_data_files files = { .alloc = engine->alloc };
+    dsc_status status = DSC_OK;
+    for (int i = 0; i < names->count && status == DSC_OK; i++)
+        status = dsc_data_files_add(&files, dsc_config_path(names, i), i, NULL);
+    for (int64_t i = 0; i < files.count && i < DSC_PICTURE_FILES_MAX; i++) {
+        if (dsc_shapes_find(files.path[i]) != DSC_SHAPES_NONE)
+            size_as_drawn(out);
+        else if (dsc_image_list_is(files.path[i]))
+            count_folders(engine, files.path[i], out);
+        else
+            size_by_file(engine, files.path[i], out);
     }
     dsc_data_files_free(&files);
+}
+
+bool dsc_engine_draws_pictures(const dsc_engine *engine, const dsc_engine_options *options)
+{
+    bool drawn = false;
+    for (int32_t i = 0; i < options->default_data_count && !drawn; i++)
+        drawn = dsc_shapes_find(options->default_data[i]) != DSC_SHAPES_NONE;
+    return drawn && options->data.fill == NULL && engine->config.own.data.count == 0;
 }
 
 void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_options *out)
 {
     const dsc_ext_config *own = &engine->config.own;
     *out = (struct dsc_network_options) { 0 };
-    size_by_data(engine, own->data.count > 0 ? &own->data : &own->eval_data, out);
+    if (engine->input.drawn)
+        size_as_drawn(out);
+    else
+        size_by_data(engine, own->data.count > 0 ? &own->data : &own->eval_data, out);
     out->by_data = own->image_size == 0 && own->image_classes == 0;
     if (own->image_size > 0)
         out->height = out->width = own->image_size;

@@ -268,6 +268,7 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 
 static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
+    engine->input.drawn = dsc_engine_draws_pictures(engine, options);
     DSC_TRY(open_model(engine, options, err));
     DSC_TRY(dsc_engine_open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));

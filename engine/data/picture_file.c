@@ -205,6 +205,18 @@ void dsc_picture_file_close(const dsc_io *io, dsc_picture_file *file)
     (void)dsc_io_close(io, &file->labels, NULL);
 }
 
+void dsc_picture_file_draw(dsc_shapes_set set, int64_t height, int64_t width, int64_t channels, int64_t classes,
+                           dsc_picture_file *out)
+{
+    *out = (dsc_picture_file)DSC_PICTURE_FILE_INIT;
+    out->drawn = set;
+    out->count = dsc_shapes_count(set);
+    out->height = height, out->width = width, out->channels = channels;
+    out->classes = dsc_min_i64(classes, DSC_SHAPES_CLASSES);
+    snprintf(out->pixels.path, sizeof out->pixels.path, "%s",
+             set == DSC_SHAPES_TEST ? DSC_SHAPES_TEST_NAME : DSC_SHAPES_TRAIN_NAME);
+}
+
 static dsc_file *labels_of(dsc_picture_file *file) { return file->labels.fd >= 0 ? &file->labels : &file->pixels; }
 
 static dsc_status check_label(dsc_picture_file *file, int64_t i, int32_t label, int64_t classes, dsc_error *err)
@@ -218,11 +230,14 @@ static dsc_status check_label(dsc_picture_file *file, int64_t i, int32_t label, 
         (long long)i, (int)label, (long long)classes);
 }
 
-/* Reads of labels that follow each other are of many at once. */
-dsc_status dsc_picture_file_check(const dsc_io *io, dsc_picture_file *file, int64_t classes, dsc_error *err)
+/* *highest <- the highest label, all of which are below `classes`. Reads of labels that follow each other are of many
+ * at once. */
+static dsc_status scan_labels(const dsc_io *io, dsc_picture_file *file, int64_t classes, int64_t *highest,
+                              dsc_error *err)
 {
     enum { AT_ONCE = 4096 };
     uint8_t bytes[4 * AT_ONCE];
+    *highest = -1;
     const int64_t most = file->label_stride == file->label_bytes ? AT_ONCE : 1;
     for (int64_t i = 0; i < file->count; i += most) {
         const int64_t count = dsc_min_i64(most, file->count - i);
@@ -233,8 +248,25 @@ dsc_status dsc_picture_file_check(const dsc_io *io, dsc_picture_file *file, int6
             if (file->label_bytes == 4)
                 memcpy(&label, bytes + 4 * k, sizeof label);
             DSC_TRY(check_label(file, i + k, label, classes, err));
+            *highest = dsc_max_i64(*highest, label);
         }
     }
+    return DSC_OK;
+}
+
+dsc_status dsc_picture_file_check(const dsc_io *io, dsc_picture_file *file, int64_t classes, dsc_error *err)
+{
+    int64_t highest = 0;
+    return file->drawn != DSC_SHAPES_NONE ? DSC_OK : scan_labels(io, file, classes, &highest, err);
+}
+
+dsc_status dsc_picture_file_classes(const dsc_io *io, dsc_picture_file *file, int64_t *classes, dsc_error *err)
+{
+    *classes = file->classes;
+    if (file->classes > 0)
+        return DSC_OK;
+    DSC_TRY(scan_labels(io, file, INT32_MAX, classes, err));
+    ++*classes;
     return DSC_OK;
 }
 
@@ -243,6 +275,10 @@ dsc_status dsc_picture_file_read(const dsc_io *io, dsc_picture_file *file, int64
 {
     uint8_t byte = 0;
     DSC_ASSERT(i >= 0 && i < file->count);
+    if (file->drawn != DSC_SHAPES_NONE) {
+        *label = dsc_shapes_draw(file->drawn, i, file->height, file->width, file->channels, file->classes, pixels);
+        return DSC_OK;
+    }
     DSC_TRY(dsc_io_read(io, &file->pixels, pixels, file->height * file->width * file->channels,
                         file->pixel_start + i * file->pixel_stride, err));
     DSC_TRY(dsc_io_read(io, labels_of(file), file->label_bytes == 4 ? (void *)label : &byte, file->label_bytes,

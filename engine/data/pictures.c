@@ -30,6 +30,7 @@ struct dsc_pictures {
     dsc_image_list list;
     const char **class_name;  /* [list.label_count] */
     dsc_class_names names;    /* beside files */
+    int64_t drawn_classes;    /* 0: not all files are drawn */
     dsc_image_reader *reader; /* [options.changes.readers] */
     dsc_workers *workers;
     int64_t first_sample; /* of the batch that is filled */
@@ -150,6 +151,7 @@ static dsc_status read_names(dsc_pictures *p, const dsc_picture_file *file, cons
 static dsc_status open_files(dsc_pictures *p, dsc_error *err)
 {
     const dsc_picture_options *o = &p->options;
+    int64_t drawn = 0;
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->path_count, sizeof *p->file, &p->file, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->path_count, sizeof *p->first, &p->first, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->height * o->width * o->planes, 1, &p->pixels, err));
@@ -157,13 +159,20 @@ static dsc_status open_files(dsc_pictures *p, dsc_error *err)
         p->file[i] = (dsc_picture_file)DSC_PICTURE_FILE_INIT;
     p->changes = o->changes.enabled;
     for (int64_t i = 0; i < o->path_count; i++) {
-        DSC_TRY(dsc_picture_file_open(o->io, o->paths[i], &p->file[i], err));
+        const dsc_shapes_set set = dsc_shapes_find(o->paths[i]);
+        if (set != DSC_SHAPES_NONE)
+            dsc_picture_file_draw(set, o->height, o->width, o->planes, o->classes, &p->file[i]);
+        else
+            DSC_TRY(dsc_picture_file_open(o->io, o->paths[i], &p->file[i], err));
+        drawn += set != DSC_SHAPES_NONE;
         DSC_TRY(check_file(p, &p->file[i], err));
         DSC_TRY(dsc_picture_file_check(o->io, &p->file[i], o->classes, err));
-        DSC_TRY(read_names(p, &p->file[i], o->paths[i], err));
+        if (set == DSC_SHAPES_NONE)
+            DSC_TRY(read_names(p, &p->file[i], o->paths[i], err));
         p->first[i] = p->count;
         p->count += p->file[i].count;
     }
+    p->drawn_classes = drawn == o->path_count ? dsc_min_i64(o->classes, DSC_SHAPES_CLASSES) : 0;
     return DSC_OK;
 }
 
@@ -455,6 +464,9 @@ dsc_data_source dsc_pictures_as_source(dsc_pictures *p)
 const char *const *dsc_pictures_class_names(const dsc_pictures *p, int64_t *count)
 {
     *count = p->class_name != NULL ? p->list.label_count : p->names.count;
+    *count = p->drawn_classes > 0 ? p->drawn_classes : *count;
+    if (p->drawn_classes > 0)
+        return dsc_shapes_names();
     return p->class_name != NULL ? p->class_name : p->names.name;
 }
 

@@ -64,7 +64,7 @@ DSC_MUST_USE dsc_status dsc_pictures_open(const dsc_picture_options *options, ds
 void dsc_pictures_close(dsc_pictures **pictures); /* safe on NULL */
 /* Source of batches, borrowed: tensor 0 F32 [planes,height,width], tensor 1 int32 [1]. */
 dsc_data_source dsc_pictures_as_source(dsc_pictures *pictures);
-/* Names of the classes of encoded pictures in the order of their bytes, or those beside packed files; borrowed until
+/* Names of the classes in their order: of encoded or drawn pictures, or those beside packed files; borrowed until
  * close. NULL: classes have numbers alone. */
 const char *const *dsc_pictures_class_names(const dsc_pictures *pictures, int64_t *count);
 /* Files of class folders that are not pictures, and one of them; 0: none. */

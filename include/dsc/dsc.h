@@ -85,7 +85,8 @@ typedef struct dsc_engine_options {
     int64_t fail_alloc_at, fail_comm_at;
     uint32_t cpu_caps_mask; /* instruction sets that kernels may use: 0xffffffff all, 0 the portable reference */
     /* Taken when neither the config nor an override names a model or data; each use is one note in the log. Data only
-     * for a built-in model without any setting about data; other runs without data are DSC_ERR_INPUT. */
+     * for a built-in model without any setting about data; other runs without data are DSC_ERR_INPUT. A model of
+     * pictures takes "shapes:train" of the list (drawn ones), other models the rest. */
     const char *default_model;
     const char *const *default_data;
     int32_t default_data_count;

@@ -56,6 +56,19 @@ run bash "$root/scripts/launch_distributed.sh" gpt2-nano ddp 4 16 1 "${short[@]}
 report "scripts/launch_distributed.sh MODEL STRATEGY NUM_GPUS BATCH_SIZE EPOCHS" trains "4 ranks"
 report "logs/training.log has the plain lines" grep -q '^step 1/1 ' logs/training.log
 
+# Pictures: the guides' commands train on drawn ones, and say so.
+run "$launch" --num_gpus=8 train --model-type efficientnet --strategy fsdp_stage2 --epochs 100 --batch-size 16 \
+    --gradient-accumulation-steps 2 --learning-rate 0.001 --steps 1
+report "efficientnet without data" trains "effective batch 256 = micro-batch 16 x accumulation 2 x 8 ranks;"
+report "drawn pictures are taken" grep -q '^no data is named (dsc.data, --data): taking shapes:train$' out
+report "a line names what data may be" grep -q 'a folder for each class.*csv.*tar.*idx3.*CIFAR.*packed' out
+report "the accuracy is printed" grep -q '^evaluation: accuracy 0\.[0-9]*, [0-9]* of 256 samples' out
+run bash "$root/scripts/launch_distributed.sh" mobilenet ddp 4 16 50 --steps 1
+report "launch_distributed.sh mobilenet ddp 4 16 50" trains "4 ranks"
+run "$launch" --num_gpus=2 train --model-type basic_cnn --strategy ddp --steps 1 --save saved
+names() { grep -q '"circle"' saved/step-1/config.json && grep -q '"image_size"' saved/step-1/config.json; }
+report "the checkpoint has the names of the shapes" names
+
 # Features that are not built are refused by name.
 run bash "$root/scripts/launch_distributed.sh" densenet121 ddp 4 16 1
 report "a model that is not built yet, and those that are" refused '"densenet121" is not a built-in model'

@@ -17,6 +17,7 @@
 #include "engine/data/images/mix.h"
 #include "engine/data/images/preprocessor.h"
 #include "engine/data/images/resample_sums.h"
+#include "engine/data/images/shapes.h"
 #include "engine/data/images/workers.h"
 
 /* The code under test opens its libraries by this one. */
@@ -360,9 +361,42 @@ static void a_range_in_a_name_is_a_list_of_files(void **state)
     dsc_alloc_close(&alloc);
 }
 
+static void a_drawn_picture_has_the_same_bytes_everywhere(void **state)
+{
+    enum { SIDE = 32, PIXELS = SIDE * SIDE * 3 };
+    static uint8_t one[PIXELS], other[PIXELS];
+    int64_t of_class[DSC_SHAPES_CLASSES] = { 0 };
+    uint64_t sum = 0;
+    (void)state;
+    for (int64_t i = 0; i < 40; i++) {
+        of_class[dsc_shapes_draw(DSC_SHAPES_TRAIN, i, SIDE, SIDE, 3, DSC_SHAPES_CLASSES, one)]++;
+        (void)dsc_shapes_draw(DSC_SHAPES_TEST, i, SIDE, SIDE, 3, DSC_SHAPES_CLASSES, other);
+        assert_memory_not_equal(one, other, PIXELS);
+        (void)dsc_shapes_draw(DSC_SHAPES_TRAIN, i, SIDE, SIDE, 3, DSC_SHAPES_CLASSES, other);
+        assert_memory_equal(one, other, PIXELS);
+        for (int k = 0; k < PIXELS; k++)
+            sum = sum * 31 + one[k];
+    }
+    for (int c = 0; c < DSC_SHAPES_CLASSES; c++)
+        assert_int_equal(of_class[c], 4);
+    assert_int_equal(sum, UINT64_C(0x57d9654c56ba1928));
+}
+
+static void drawn_pictures_have_any_size_and_fewer_classes(void **state)
+{
+    static uint8_t gray[9 * 40];
+    (void)state;
+    assert_int_equal(dsc_shapes_draw(DSC_SHAPES_TEST, 255, 9, 40, 1, 4, gray), 3);
+    assert_int_equal(dsc_shapes_find("shapes:test"), DSC_SHAPES_TEST);
+    assert_int_equal(dsc_shapes_find("shapes"), DSC_SHAPES_NONE);
+    assert_int_equal(dsc_shapes_count(DSC_SHAPES_TEST), 256);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_drawn_picture_has_the_same_bytes_everywhere),
+        cmocka_unit_test(drawn_pictures_have_any_size_and_fewer_classes),
         cmocka_unit_test(a_missing_library_is_named_with_its_package),
         cmocka_unit_test(headers_beyond_a_limit_take_no_memory),
         cmocka_unit_test(long_pictures_are_not_resized_to_longer_ones),

@@ -132,6 +132,9 @@ static void idx_files_are_read_with_the_labels_beside_them(void **state)
     assert_int_equal(dsc_picture_file_read(NULL, &pictures, 1, 10, pixels, &label, NULL), DSC_OK);
     assert_int_equal(label, 4);
     assert_int_equal(pixels[5], 111);
+    int64_t classes = 0;
+    assert_int_equal(dsc_picture_file_classes(NULL, &pictures, &classes, NULL), DSC_OK);
+    assert_int_equal(classes, 8); /* the highest label is 7 */
     dsc_picture_file_close(NULL, &pictures);
     assert_refused(write_made("t-images-idx3-ubyte", 27), "are not those of an IDX file");
     assert_refused(write_made("other", 28), "needs \"images\" and \"idx3\"");
@@ -209,6 +212,26 @@ static void samples_are_normalised_planes(void **state)
     dsc_pictures_close(&pictures);
     assert_int_equal(open_pictures(path, false, 4, &pictures, &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "the model takes 2 by 4 with 4"));
+}
+
+static void drawn_pictures_are_samples_with_names(void **state)
+{
+    (void)state;
+    dsc_pictures *pictures = NULL;
+    int64_t count = 0;
+    float pixels[2 * PIXELS];
+    int32_t labels[2] = { -1, -1 };
+    void *const batch[] = { pixels, labels };
+    assert_int_equal(open_pictures(DSC_SHAPES_TEST_NAME, false, CHANNELS, &pictures, NULL), DSC_OK);
+    const dsc_data_source source = dsc_pictures_as_source(pictures);
+    assert_int_equal(source.sample_count, 2 * dsc_shapes_count(DSC_SHAPES_TEST)); /* the path is given twice */
+    assert_int_equal(source.fill(source.user, 1, 2, batch, NULL), DSC_OK);
+    assert_int_equal(labels[0], 1);
+    assert_int_equal(labels[1], 2);
+    const char *const *names = dsc_pictures_class_names(pictures, &count);
+    assert_int_equal(count, 3); /* as many as the model has */
+    assert_string_equal(names[2], "triangle");
+    dsc_pictures_close(&pictures);
 }
 
 static void a_class_out_of_range_is_refused_when_files_are_opened(void **state)
@@ -307,6 +330,7 @@ int main(void)
         cmocka_unit_test(idx_files_are_read_with_the_labels_beside_them),
         cmocka_unit_test(cifar_files_are_known_by_their_size),
         cmocka_unit_test(samples_are_normalised_planes),
+        cmocka_unit_test(drawn_pictures_are_samples_with_names),
         cmocka_unit_test(a_class_out_of_range_is_refused_when_files_are_opened),
         cmocka_unit_test(an_epoch_has_each_sample_once),
         cmocka_unit_test(a_preprocessor_says_mean_and_std),

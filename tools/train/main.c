@@ -25,7 +25,7 @@ typedef struct train_run {
     train_args args;
     char exe_dir[PATH_MAX];
     char default_path[DEFAULT_DATA_MAX][PATH_MAX];
-    const char *default_data[DEFAULT_DATA_MAX];
+    const char *default_data[DEFAULT_DATA_MAX + 1]; /* the last one is drawn pictures */
     int32_t default_data_count;
     dsc_engine *engine;
     dsc_run_info info;
@@ -76,7 +76,8 @@ static void add_default(train_run *run, const char *dir, const char *file)
         run->default_data[run->default_data_count++] = path;
 }
 
-/* A first run without any data trains on the text of `make demo`, or on English that every Debian has. */
+/* A first run without any data trains on the text of `make demo`, or on English that every Debian has; a model of
+ * pictures on drawn ones. */
 static void find_default_data(train_run *run)
 {
     static const char *const licenses[] = { "GPL-3",    "GPL-2",   "GPL-1",   "LGPL-2.1",   "LGPL-2",  "GFDL-1.3",
@@ -85,6 +86,7 @@ static void find_default_data(train_run *run)
     const bool demo_text = run->default_data_count > 0;
     for (size_t i = 0; !demo_text && i < sizeof licenses / sizeof licenses[0]; i++)
         add_default(run, "/usr/share/common-licenses", licenses[i]);
+    run->default_data[run->default_data_count++] = "shapes:train";
 }
 
 /* ---- what is said at the start ---- */

@@ -161,6 +161,16 @@ def the_slurm_script_checks_its_arguments():
         r = script("gpt2-nano", "ddp", "16", "1", "--steps", "a b", SLURM_JOB_ID="1")
         equal(r.stdout.splitlines()[1:], ["--launcher", "slurm", "train", "--model-type", "gpt2-nano", "--strategy", "ddp",
                                           "--batch-size", "16", "--epochs", "1", "--steps", "a b"], r)
+        # With the number of ranks, as the guides have it: equal to the job's, shared by a node's only task, or refused.
+        guide = ["mobilenet", "ddp", "8", "16", "100"]
+        rest = ["train", "--model-type", "mobilenet", "--strategy", "ddp", "--batch-size", "16", "--epochs", "100"]
+        r = script(*guide, SLURM_JOB_ID="1", SLURM_NTASKS="8", SLURM_JOB_NUM_NODES="2")
+        equal((r.stdout.splitlines()[1:], r.stderr), (["--launcher", "slurm", *rest], ""), r)
+        r = script(*guide, SLURM_JOB_ID="1", SLURM_NTASKS="1", SLURM_JOB_NUM_NODES="1")
+        equal(r.stdout.splitlines()[1:], ["--num_gpus=8", *rest], r)
+        check("--ntasks-per-node=8" in r.stderr, r)
+        r = script(*guide, SLURM_JOB_ID="1", SLURM_NTASKS="2", SLURM_JOB_NUM_NODES="2")
+        check(r.returncode == 2 and "NUM_GPUS" in r.stderr, r)
         for args in ([], ["gpt2-nano"], ["gpt2-nano", "x", "1", "1"], ["-m", "ddp", "1", "1"], ["m", "ddp", "0", "1"]):
             equal(script(*args, SLURM_JOB_ID="1").returncode, 2, args)
         r = script("gpt2-nano", "ddp", "16", "1")
