@@ -2,8 +2,9 @@
 #SBATCH --job-name=dsc
 #SBATCH --output=logs/slurm_distributed_%j.out
 #SBATCH --signal=TERM@60
-# slurm_distributed.sh - trains in a Slurm job: sbatch [flags of sbatch] scripts/slurm_distributed.sh MODEL STRATEGY [NUM_GPUS]
-# BATCH_SIZE EPOCHS [more arguments of train], from the folder that has scripts/ and bin/, or from scripts/.
+# slurm_distributed.sh - trains in a Slurm job: MODEL STRATEGY [NUM_GPUS] BATCH_SIZE EPOCHS [more arguments of train]
+#
+# It is submitted from the folder that has scripts/ and bin/, or from scripts/.
 #
 # Nodes and ranks are sbatch's: --nodes=2 --ntasks-per-node=4 --gpus-per-node=4. `mkdir -p logs` first, or Slurm drops the
 # output. A minute before the time is up, and by scancel, ranks get SIGTERM. SPDX-License-Identifier: Apache-2.0

@@ -193,6 +193,10 @@ static dsc_status open_list(dsc_pictures *p, dsc_error *err)
     p->encoded = p->changes = true;
     p->list = (dsc_image_list) { .alloc = o->alloc, .io = o->io };
     for (int64_t i = 0; i < o->path_count; i++) {
+        if (o->loose) {
+            DSC_TRY(dsc_image_list_add_loose(&p->list, o->paths[i], err));
+            continue;
+        }
         if (!dsc_image_list_is(o->paths[i]))
             return DSC_FAIL(err, DSC_ERR_INPUT, o->paths[i],
                             "not a folder, *.csv or *.tar as the other data; expected encoded pictures alone, or none");
@@ -243,7 +247,7 @@ static dsc_status refuse_compressed(const char *path, dsc_error *err)
 
 static dsc_status open_all(dsc_pictures *p, dsc_error *err)
 {
-    bool encoded = false;
+    bool encoded = p->options.loose;
     for (int64_t i = 0; i < p->options.path_count; i++)
         DSC_TRY(refuse_compressed(p->options.paths[i], err));
     for (int64_t i = 0; i < p->options.path_count; i++)
@@ -468,6 +472,17 @@ const char *const *dsc_pictures_class_names(const dsc_pictures *p, int64_t *coun
     if (p->drawn_classes > 0)
         return dsc_shapes_names();
     return p->class_name != NULL ? p->class_name : p->names.name;
+}
+
+void dsc_pictures_name(const dsc_pictures *p, int64_t i, char *out, size_t out_bytes)
+{
+    DSC_ASSERT(i >= 0 && i < p->count);
+    if (p->encoded) {
+        dsc_image_list_path(&p->list, i, out, out_bytes);
+        return;
+    }
+    const int64_t file = file_of(p, i);
+    snprintf(out, out_bytes, "%s: %lld", p->file[file].pixels.path, (long long)(i - p->first[file]));
 }
 
 int64_t dsc_pictures_left_out(const dsc_pictures *p, const char **first)

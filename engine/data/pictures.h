@@ -53,6 +53,7 @@ typedef struct dsc_picture_options {
     int64_t classes;
     dsc_picture_norm norm;
     bool shuffle;
+    bool loose; /* paths are pictures without classes, or folders of such ones */
     uint64_t seed;
     dsc_picture_changes changes;
     dsc_mix_options mix; /* of each call of the source's fill, which is a micro-batch */
@@ -67,6 +68,8 @@ dsc_data_source dsc_pictures_as_source(dsc_pictures *pictures);
 /* Names of the classes in their order: of encoded or drawn pictures, or those beside packed files; borrowed until
  * close. NULL: classes have numbers alone. */
 const char *const *dsc_pictures_class_names(const dsc_pictures *pictures, int64_t *count);
+/* Name of sample i: its path, or the path of its file and its place there. */
+void dsc_pictures_name(const dsc_pictures *pictures, int64_t i, char *out, size_t out_bytes);
 /* Files of class folders that are not pictures, and one of them; 0: none. */
 int64_t dsc_pictures_left_out(const dsc_pictures *pictures, const char **first);
 /* Pictures that were skipped since the last call, and why the newest one was. May be called while a reader reads. */

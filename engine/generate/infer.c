@@ -30,6 +30,8 @@ struct dsc_infer {
     bool keeps_state; /* a module keeps a state behind the last token: parts follow one another */
     dsc_buf weights, cache, buffers, staging;
     const void **param;  /* [sum of the modules' params], whole parameters */
+    const float **buffer;  /* [sum of the modules' buffers], NULL: of a kind without values */
+    int32_t *first_buffer; /* [module_count] */
     int32_t *first;      /* [module_count] a module's first one */
     int64_t *cache_at;   /* [module_count] bytes into the cache */
     /* In `buffers`, for a long part: */
@@ -56,8 +58,13 @@ static int64_t logits_bytes(const dsc_infer *infer)
     return 4 * (infer->o.labels ? infer->loaded->labels.count : infer->loaded->vocab_size);
 }
 
+/* A picture and its class, which is not read. */
+static int64_t picture_bytes(const dsc_infer *infer) { return dsc_batch_tensor_bytes(infer->loaded, 1, 0) + 4; }
+
 static int64_t ids_bytes(const dsc_infer *infer)
 {
+    if (infer->o.pictures)
+        return picture_bytes(infer);
     return 4 * (infer->o.labels ? 3 * infer->tokens[LONG] + 1 : infer->tokens[LONG]);
 }
 
@@ -105,6 +112,46 @@ static dsc_status load_param(dsc_infer *infer, int32_t m, int32_t p, char *to, d
     return DSC_OK;
 }
 
+static int64_t buffer_bytes(const dsc_buffer_spec *spec)
+{
+    return spec->kind == DSC_BUFFER_AVERAGE ? dsc_align_up(4 * spec->count, PIECE_ALIGN) : 0;
+}
+
+/* Whole in the block, which a buffer of a batch norm fits into. */
+static dsc_status load_buffer(dsc_infer *infer, int32_t m, int32_t b, char *to, dsc_error *err)
+{
+    const dsc_model *model = infer->loaded;
+    const dsc_buffer_spec *spec = &model->modules[m].buffers[b];
+    bool found = false;
+    if (spec->count > LOAD_ELEMENTS)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, infer->o.model, "buffer \"%s\" has %lld numbers; at most %d",
+                        spec->name, (long long)spec->count, LOAD_ELEMENTS);
+    if (model->load_buffer != NULL)
+        DSC_TRY(model->load_buffer(model, m, b, infer->block, &found, err));
+    if (!found)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "buffer \"%s\" is not here; give a folder that train saved",
+                        spec->name);
+    DSC_TRY(dsc_copy(infer->stream, to, infer->block, 4 * spec->count, err));
+    return dsc_stream_sync(infer->stream, err);
+}
+
+static dsc_status load_buffers(dsc_infer *infer, char *to, dsc_error *err)
+{
+    const dsc_model *model = infer->loaded;
+    for (int32_t m = 0, next = 0; m < model->module_count; m++) {
+        infer->first_buffer[m] = next;
+        for (int32_t b = 0; b < model->modules[m].buffer_count; b++, next++) {
+            const dsc_buffer_spec *spec = &model->modules[m].buffers[b];
+            if (spec->kind != DSC_BUFFER_AVERAGE)
+                continue;
+            infer->buffer[next] = (const float *)(const void *)to;
+            DSC_TRY(load_buffer(infer, m, b, to, err));
+            to += buffer_bytes(spec);
+        }
+    }
+    return DSC_OK;
+}
+
 static dsc_status load_weights(dsc_infer *infer, dsc_error *err)
 {
     const dsc_model *model = infer->loaded;
@@ -122,7 +169,7 @@ static dsc_status load_weights(dsc_infer *infer, dsc_error *err)
             to += param_bytes(infer, spec);
         }
     }
-    return DSC_OK;
+    return load_buffers(infer, to, err);
 }
 
 /* ---- The plan ---- */
@@ -178,7 +225,7 @@ static dsc_status describe(dsc_infer *infer, int kind, dsc_module_plan *most, ds
 {
     dsc_model_options options = options_of(infer);
     const dsc_plan_sink sink = { .gemm = prepare, .user = infer->device };
-    options.seq_length = infer->tokens[kind];
+    options.seq_length = infer->o.pictures ? 0 : infer->tokens[kind];
     options.cache_tokens = infer->o.labels ? 0 : infer->capacity;
     options.want_weights = false;
     DSC_TRY(dsc_model_open(&infer->model[kind], infer->o.model, &options, err));
@@ -246,7 +293,7 @@ dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_infer_plan *pla
     const dsc_model *model = infer->loaded;
     dsc_module_plan most = { 0 };
     dsc_infer_plan unused;
-    int64_t params = 0;
+    int64_t params = 0, buffers = 0;
     if (plan == NULL)
         plan = &unused;
     DSC_ASSERT(infer->capacity == 0);
@@ -259,12 +306,18 @@ dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_infer_plan *pla
     *plan = (dsc_infer_plan){ 0 };
     for (int32_t m = 0; m < model->module_count; m++) {
         params += model->modules[m].param_count;
+        buffers += model->modules[m].buffer_count;
+        for (int32_t b = 0; b < model->modules[m].buffer_count; b++)
+            plan->weights += buffer_bytes(&model->modules[m].buffers[b]);
         for (int32_t p = 0; p < model->modules[m].param_count; p++)
             plan->weights += param_bytes(infer, &model->modules[m].params[p]);
     }
     DSC_TRY(dsc_alloc_zeroed(infer->o.alloc, DSC_TAG_CONTROL, params, sizeof *infer->param, &infer->param, err));
     DSC_TRY(dsc_alloc_zeroed(infer->o.alloc, DSC_TAG_CONTROL, model->module_count, sizeof *infer->first,
                              &infer->first, err));
+    DSC_TRY(dsc_alloc_zeroed(infer->o.alloc, DSC_TAG_CONTROL, model->module_count, sizeof *infer->first_buffer,
+                             &infer->first_buffer, err));
+    DSC_TRY(dsc_alloc_zeroed(infer->o.alloc, DSC_TAG_CONTROL, buffers, sizeof *infer->buffer, &infer->buffer, err));
     DSC_TRY(dsc_alloc_zeroed(infer->o.alloc, DSC_TAG_CONTROL, model->module_count, sizeof *infer->cache_at,
                              &infer->cache_at, err));
     for (int kind = 0; kind < PART_KINDS; kind++)
@@ -303,10 +356,10 @@ static dsc_status check_kind(const dsc_infer *infer, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
                         "the model has no head for labels (not a class *ForSequenceClassification); train one with "
                         "dsc.labels");
+    if (infer->o.pictures)
+        return DSC_OK;
     if (infer->o.labels && (strcmp(infer->loaded->batch[0].name, "tokens") != 0 || infer->loaded->labels.names == NULL))
-        return DSC_FAIL(
-            err, DSC_ERR_UNSUPPORTED, infer->o.model,
-            "the model classifies no texts, as dsc classify does; a model of pictures is evaluated by train");
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, infer->o.model, "the model classifies neither texts nor pictures");
     if (infer->o.labels && infer->loaded->labels.tokens > 0)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, infer->o.model,
                         "the model has a label for each token; dsc classify prints labels of whole texts");
@@ -331,7 +384,7 @@ static dsc_status open_parts(dsc_infer *infer, dsc_error *err)
     DSC_TRY(dsc_model_open(&infer->loaded, infer->o.model, &options, err));
     DSC_TRY(dsc_model_check(infer->loaded, err));
     for (int32_t m = 0; m < infer->loaded->module_count; m++)
-        if (infer->loaded->modules[m].buffer_count > 0)
+        if (infer->loaded->modules[m].buffer_count > 0 && !infer->o.pictures)
             return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, infer->o.model,
                             "module %s has buffers, as batch norms have; only an engine runs such a model: evaluate it "
                             "with train",
@@ -370,7 +423,8 @@ void dsc_infer_close(dsc_infer **infer_ptr)
         dsc_needs_close(&needs, list, NEEDS);
         dsc_device_close(&infer->device);
     }
-    void *const control[] = { infer->cache_at, infer->first, (void *)infer->param };
+    void *const control[] = { infer->cache_at, infer->first, (void *)infer->param, infer->first_buffer,
+                              (void *)infer->buffer };
     for (size_t i = 0; i < DSC_COUNT(control); i++)
         dsc_alloc_free(infer->o.alloc, control[i]);
     for (int kind = 0; kind < PART_KINDS; kind++)
@@ -400,10 +454,12 @@ static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row
     const dsc_model *model = infer->model[kind];
     const int64_t tokens = infer->tokens[kind], words = infer->o.labels ? 3 * tokens + 1 : tokens;
     const int64_t next = infer->o.labels ? tokens : 0; /* tensors of labels follow the tokens */
-    const void *const batch[5] = { infer->ids, infer->ids, infer->ids + next, infer->ids + 3 * next,
+    const void *const pictures[2] = { infer->ids, infer->ids + picture_bytes(infer) / 4 - 1 };
+    const void *const texts[5] = { infer->ids, infer->ids, infer->ids + next, infer->ids + 3 * next,
                                    infer->ids + 2 * next };
     const int32_t last = model->module_count - 1;
-    DSC_TRY(dsc_copy(infer->stream, infer->ids, infer->host_ids, words * 4, err));
+    const int64_t bytes = infer->o.pictures ? picture_bytes(infer) : words * 4;
+    DSC_TRY(dsc_copy(infer->stream, infer->ids, infer->host_ids, bytes, err));
     for (int32_t m = 0; m < last + (row >= 0); m++) {
         dsc_module_ctx ctx = {
             .struct_bytes = (uint32_t)sizeof ctx,
@@ -411,7 +467,7 @@ static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row
             .dtype = infer->o.dtype,
             .batch = 1,
             .param = infer->param + infer->first[m],
-            .batch_data = batch,
+            .batch_data = infer->o.pictures ? pictures : texts,
             .in = m > 0 ? infer->out[(m - 1) % 2] : NULL,
             .out = m < last ? infer->out[m % 2] : NULL,
             .saved = infer->saved,
@@ -422,6 +478,7 @@ static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row
             .past = past,
             .cache = infer->o.labels ? NULL : (char *)infer->cache.ptr + infer->cache_at[m],
             .rebuilt = infer->rebuilt,
+            .buffer = model->modules[m].buffer_count > 0 ? infer->buffer + infer->first_buffer[m] : NULL,
         };
         DSC_TRY(model->modules[m].forward(&model->modules[m], &ctx, err));
     }
@@ -501,6 +558,20 @@ dsc_status dsc_infer_scores(dsc_infer *infer, const int32_t *tokens, const int32
     }
     words[3 * length] = infer->loaded->labels.last ? (int32_t)count - 1 : 0;
     DSC_TRY(run_part(infer, kind, 0, 0, err));
+    *scores = infer->host_logits;
+    return DSC_OK;
+}
+
+const dsc_model *dsc_infer_model(const dsc_infer *infer) { return infer->loaded; }
+
+dsc_status dsc_infer_picture(dsc_infer *infer, const float *pixels, const float **scores, dsc_error *err)
+{
+    const int64_t bytes = picture_bytes(infer);
+    DSC_ASSERT(infer->o.pictures);
+    DSC_ASSERT(infer->capacity > 0);
+    memcpy(infer->host_ids, pixels, (size_t)bytes - 4);
+    infer->host_ids[bytes / 4 - 1] = 0;
+    DSC_TRY(run_part(infer, LONG, 0, 0, err));
     *scores = infer->host_logits;
     return DSC_OK;
 }

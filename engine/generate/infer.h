@@ -22,6 +22,7 @@ typedef struct dsc_infer_options {
     int32_t threads;    /* >= 1 */
     bool labels;        /* the model classifies texts, else it continues them: another one is refused */
     bool vectors;       /* with labels: it makes a vector of each text, which are its scores */
+    bool pictures;      /* with labels: it classifies pictures */
 } dsc_infer_options;
 
 /* Opens a model on its device; the caller owns *infer. DSC_ERR_INPUT: the model has no weights on disk. */
@@ -43,6 +44,10 @@ DSC_MUST_USE dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_in
  * are not computed again. Allocates nothing. */
 DSC_MUST_USE dsc_status dsc_infer_logits(dsc_infer *infer, const int32_t *tokens, int64_t count, const float **logits,
                                          dsc_error *err);
+/* Scores of a picture, float[planes,height,width] as the model's first batch tensor is; borrowed until the next call.
+ * Start with 1 token. */
+DSC_MUST_USE dsc_status dsc_infer_picture(dsc_infer *infer, const float *pixels, const float **scores, dsc_error *err);
+const dsc_model *dsc_infer_model(const dsc_infer *infer); /* borrowed until close */
 /* scores[labels.count], the logits of a text; borrowed until the next call. Segments are types of its tokens. */
 DSC_MUST_USE dsc_status dsc_infer_scores(dsc_infer *infer, const int32_t *tokens, const int32_t *segments,
                                          int64_t count, const float **scores, dsc_error *err);

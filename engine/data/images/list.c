@@ -1,6 +1,7 @@
 /* list.c - see list.h: lists, classes, and folders of classes. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/data/images/list.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -312,6 +313,45 @@ dsc_status dsc_image_list_add(dsc_image_list *list, const char *path, dsc_error 
     if (dsc_io_kind(path) == DSC_PATH_DIR)
         return add_folder(list, path, err);
     return ends_in(path, ".csv") ? dsc_image_add_csv(list, path, err) : dsc_image_add_tar(list, path, err);
+}
+
+bool dsc_image_list_is_loose(const char *path)
+{
+    DIR *folder;
+    bool found = false;
+    if (dsc_io_kind(path) != DSC_PATH_DIR)
+        return dsc_image_name_is_picture(path);
+    folder = opendir(path);
+    for (struct dirent *entry = NULL; folder != NULL && !found && (entry = readdir(folder)) != NULL;)
+        found = entry->d_name[0] != '.' && dsc_image_name_is_picture(entry->d_name);
+    if (folder != NULL)
+        closedir(folder);
+    return found;
+}
+
+dsc_status dsc_image_list_add_loose(dsc_image_list *list, const char *path, dsc_error *err)
+{
+    char **names = NULL, folder[1024];
+    int64_t count = 0;
+    int32_t root = 0;
+    const char *slash = strrchr(path, '/');
+    const dsc_path_kind kind = dsc_io_kind(path);
+    if (kind == DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "there is no such picture; give the path of one, or of a folder");
+    if (kind != DSC_PATH_DIR) {
+        const int bytes = slash == NULL || slash == path ? 1 : (int)(slash - path);
+        snprintf(folder, sizeof folder, "%.*s", bytes, slash == NULL ? "." : path);
+        DSC_TRY(dsc_image_list_root(list, folder, &root, err));
+        return add_entry(list, root, slash != NULL ? slash + 1 : path, 0, 1, err);
+    }
+    DSC_TRY(dsc_image_list_root(list, path, &root, err));
+    DSC_TRY(dsc_io_list(list->io, list->alloc, path, &names, &count, err));
+    dsc_status status = DSC_OK;
+    for (int64_t i = 0; i < count && status == DSC_OK; i++)
+        if (names[i][0] != '.')
+            status = add_entry(list, root, names[i], 0, 1, err);
+    dsc_io_list_free(list->alloc, names, count);
+    return status;
 }
 
 void dsc_image_list_path(const dsc_image_list *list, int64_t i, char *out, size_t out_bytes)

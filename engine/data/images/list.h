@@ -58,6 +58,10 @@ bool dsc_image_list_is(const char *path);
 /* `path` is borrowed until the list is freed. DSC_ERR_INPUT: anything that is not as above; a folder, shard or file
  * without a picture; another kind of classes than that of earlier names. */
 DSC_MUST_USE dsc_status dsc_image_list_add(dsc_image_list *list, const char *path, dsc_error *err);
+/* A picture without a class, or a folder with pictures and none of classes. */
+bool dsc_image_list_is_loose(const char *path);
+/* Appends the pictures of such a path; their class is 0. */
+DSC_MUST_USE dsc_status dsc_image_list_add_loose(dsc_image_list *list, const char *path, dsc_error *err);
 /* Classes of all items, once all names are added. `names` [count]: classes in the model's order, or NULL: any;
  * `classes` is their number. DSC_ERR_INPUT: a class that is not among them, or too many. */
 DSC_MUST_USE dsc_status dsc_image_list_number(dsc_image_list *list, const char *const *names, int64_t classes,
