@@ -55,6 +55,12 @@ demo-chat: deps-demo-chat
 	$(Q)$(MAKE) --no-print-directory $(EVERY_CORE) $(if $(DEMO_WITHOUT_CUDA),CUDA=0) all
 	$(Q)scripts/demo_chat.sh
 
+.PHONY: demo-vision
+## demo-vision: train on pictures of digits over 4 sharded ranks, and show what the network says (installs what is missing)
+demo-vision: deps
+	$(Q)$(MAKE) --no-print-directory $(EVERY_CORE) $(if $(DEMO_WITHOUT_CUDA),CUDA=0) all
+	$(Q)scripts/demo_vision.sh
+
 # Public headers compile alone, as C17 and as C++.
 PUBLIC_HEADERS := $(wildcard include/dsc/*.h)
 .PHONY: headers
