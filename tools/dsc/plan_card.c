@@ -12,6 +12,7 @@
 #include "base/formats/json.h"
 #include "base/io.h"
 #include "base/strings.h"
+#include "engine/data/pictures.h"
 #include "engine/planned.h"
 #include "kernels/virtual/launch_times.h"
 #include "tools/dsc/gpu_cards.h"
@@ -212,6 +213,7 @@ static dsc_status run_steps(dsc_engine *engine, const dsc_engine_planned *planne
     for (int p = 0; p < DSC_VIRTUAL_PART_COUNT; p++)
         out->busy_s[p] = clock->busy_s[p] - before.busy_s[p];
     out->flops = planned->flops_per_micro_batch * (double)micro_steps;
+    out->pictures = dsc_model_sees_pictures(planned->model);
     out->tokens = (double)(planned->config->train_micro_batch_size_per_gpu * micro_steps *
                            dsc_max_i64(1, planned->model->seq_length)); /* pictures count as one */
     return DSC_OK;
@@ -285,8 +287,8 @@ static double mfu(const plan_card *card, const plan_card_time *time)
 void plan_card_print(const plan_card *card, const plan_card_time *time, int64_t ranks)
 {
     const dsc_virtual_part bound = longest_part(time);
-    printf("predicted step on %lld x %s:  %.1f ms, %.0f tokens/s a card, MFU %.1f %%\n", (long long)ranks,
-           card->rates.name, time->step_s * 1e3, tokens_per_s(time), mfu(card, time) * 100);
+    printf("predicted step on %lld x %s:  %.1f ms, %.0f %s/s a card, MFU %.1f %%\n", (long long)ranks, card->rates.name,
+           time->step_s * 1e3, tokens_per_s(time), time->pictures ? "images" : "tokens", mfu(card, time) * 100);
     for (int p = 0; p < DSC_VIRTUAL_PART_COUNT; p++)
         if (time->busy_s[p] > 0)
             printf("  %-22s %10.2f ms  %5.1f %%%s\n", dsc_virtual_part_text((dsc_virtual_part)p), time->busy_s[p] * 1e3,
@@ -306,9 +308,9 @@ void plan_card_print_json(const plan_card *card, const plan_card_time *time)
 {
     printf(",\"time\":{\"card\":");
     dsc_tool_json_text(card->rates.name);
-    printf(",\"step_s\":%.6g,\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"kernels\":%lld,\"measured\":%s,\"parts_s\":{",
-           time->step_s, tokens_per_s(time), mfu(card, time), (long long)time->kernels,
-           card->measured ? "true" : "false");
+    printf(",\"step_s\":%.6g,\"%s\":%.6g,\"mfu\":%.4g,\"kernels\":%lld,\"measured\":%s,\"parts_s\":{", time->step_s,
+           time->pictures ? "images_per_s" : "tokens_per_s", tokens_per_s(time), mfu(card, time),
+           (long long)time->kernels, card->measured ? "true" : "false");
     for (int p = 0; p < DSC_VIRTUAL_PART_COUNT; p++) {
         printf("%s", p > 0 ? "," : "");
         dsc_tool_json_text(dsc_virtual_part_text((dsc_virtual_part)p));

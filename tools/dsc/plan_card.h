@@ -18,6 +18,7 @@ typedef struct plan_card_time {
     int64_t kernels;
     double flops, tokens; /* of this rank's step */
     int64_t device_planned_bytes, device_peak_bytes; /* by the plan; what the engine took of the card, at most */
+    bool pictures;                                   /* tokens are images */
     int32_t streams, events;                         /* counts of the virtual card, for a replay of the trace */
 } plan_card_time;
 

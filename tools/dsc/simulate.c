@@ -233,11 +233,21 @@ static void print_head(const simulation *s)
                s->restart_s);
 }
 
+/* The model sees pictures. */
+static bool of_pictures(const simulation *s)
+{
+    bool any = false;
+    for (int i = 0; i < s->row_count; i++)
+        any = any || s->row[i].one.pictures;
+    return any;
+}
+
 static void print_table(const simulation *s)
 {
     print_head(s);
-    printf("ranks   batch  micro x acc    step ms (longest)      tokens/s  speed-up  efficiency    MFU  exchange  "
-           "exposed  waiting");
+    printf("ranks   batch  micro x acc    step ms (longest)      %s/s  speed-up  efficiency    MFU  exchange  "
+           "exposed  waiting",
+           of_pictures(s) ? "images" : "tokens");
     printf("%s\n", s->fail_hours > 0 ? "  useful  failures in 30 days" : "");
     for (int i = 0; i < s->row_count; i++) {
         const simulated_row *row = &s->row[i];
@@ -274,7 +284,7 @@ static dsc_status add_row(const simulation *s, const simulated_row *row, cJSON *
         { "gradient_accumulation_steps", (double)row->accumulation },
         { "step_s", n.step_s },
         { "step_s_most", n.most_s },
-        { "tokens_per_s", n.tokens_per_s },
+        { row->one.pictures ? "images_per_s" : "tokens_per_s", n.tokens_per_s },
         { "speed_up", n.speed_up },
         { "efficiency", n.efficiency },
         { "mfu", n.mfu },
@@ -317,7 +327,7 @@ static dsc_status draw(const simulation *s, dsc_error *err)
         efficiency[count++] = n.efficiency * 100;
     }
     const plot_panel panels[] = {
-        { "tokens per second",
+        { of_pictures(s) ? "images per second" : "tokens per second",
           "ranks",
           { { "simulated", ranks, tokens, count }, { "perfect", ranks, ideal, count } },
           2,

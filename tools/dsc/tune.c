@@ -71,8 +71,8 @@ static void say(const tune *t, const tune_trial *trial)
     fprintf(stderr, "%3d  %s, micro-batch %" PRId64 " x %" PRId64 ": ", t->trial_count,
             tune_words(&trial->choice, words), trial->choice.micro_batch, trial->choice.accumulation);
     if (trial->result.runs > 0)
-        fprintf(stderr, "%.2f ms, %.0f tokens/s\n", trial_quantile_s(&trial->result, 0.5) * 1e3,
-                trial_tokens_per_s(&trial->result));
+        fprintf(stderr, "%.2f ms, %.0f %s/s\n", trial_quantile_s(&trial->result, 0.5) * 1e3,
+                trial_tokens_per_s(&trial->result), trial->result.pictures ? "images" : "tokens");
     else
         fprintf(stderr, "%s\n", trial->result.why);
 }
@@ -357,7 +357,7 @@ static void print_table(const tune *t, const tune_trial *best)
     }
     printf("%" PRId64 " rank%s\n  %-*s %7s %-12s %10s  %-26s  %10s  %8s\n", t->limits.ranks,
            t->limits.ranks == 1 ? "" : "s", width, "what", "batch", " micro x acc", "plan MiB", "step ms (quartiles)",
-           "tokens/s", "epoch s");
+           best != NULL && best->result.pictures ? "images/s" : "tokens/s", "epoch s");
     for (int i = 0; i < t->trial_count; i++)
         print_row(sorted[i], best, width);
 }
@@ -367,7 +367,10 @@ static dsc_status add_row(const tune_trial *trial, cJSON *rows)
     char words[160];
     cJSON *row = cJSON_CreateObject();
     const trial_result *r = &trial->result;
-    const struct { const char *name; double value; } members[] = {
+    const struct {
+        const char *name;
+        double value;
+    } members[] = {
         { "zero_stage", trial->choice.stage },
         { "train_batch_size", (double)trial->batch },
         { "train_micro_batch_size_per_gpu", (double)trial->choice.micro_batch },
@@ -377,7 +380,7 @@ static dsc_status add_row(const tune_trial *trial, cJSON *rows)
         { "step_s", trial_quantile_s(r, 0.5) },
         { "step_s_low", trial_quantile_s(r, 0.25) },
         { "step_s_high", trial_quantile_s(r, 0.75) },
-        { "tokens_per_s", trial_tokens_per_s(r) },
+        { r->pictures ? "images_per_s" : "tokens_per_s", trial_tokens_per_s(r) },
         { "epoch_s", r->steps_per_epoch * trial_quantile_s(r, 0.5) },
     };
     if (row == NULL || !cJSON_AddItemToArray(rows, row) ||
@@ -426,12 +429,12 @@ static dsc_status write_best(const tune *t, const tune_trial *best, dsc_error *e
     const dsc_status status = write_json(t->out, config, err);
     cJSON_Delete(config);
     if (status == DSC_OK && before->result.runs > 0)
-        printf("%s: %.2f times the file as it is (%.0f against %.0f tokens/s, runs in turns)\n", t->out,
+        printf("%s: %.2f times the file as it is (%.0f against %.0f %s/s, runs in turns)\n", t->out,
                score(t, best) / score(t, before), trial_tokens_per_s(&best->result),
-               trial_tokens_per_s(&before->result));
+               trial_tokens_per_s(&before->result), best->result.pictures ? "images" : "tokens");
     else if (status == DSC_OK)
-        printf("%s: %.0f tokens/s; the file as it is: %s\n", t->out, trial_tokens_per_s(&best->result),
-               before->result.why);
+        printf("%s: %.0f %s/s; the file as it is: %s\n", t->out, trial_tokens_per_s(&best->result),
+               best->result.pictures ? "images" : "tokens", before->result.why);
     return status;
 }
 
