@@ -56,6 +56,7 @@ static void place_buffers(dsc_engine *engine)
             all->stored[n].spec = spec;
             all->stored[n].value = average ? (void *)host : (void *)&engine->work.buffer_steps[n];
             all->on_device[n] = average ? device : NULL;
+            all->constant[n] = spec->frozen;
             all->at[n] = folded ? statistic : -1;
             host += average ? elements : 0;
             device += average ? elements : 0;
@@ -78,6 +79,7 @@ dsc_status dsc_engine_open_buffers(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, all->count, sizeof *all->at, &all->at, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, all->count, sizeof *all->stored, &all->stored, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, all->count, sizeof *all->on_device, &all->on_device, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, all->count, sizeof *all->constant, &all->constant, err));
     place_buffers(engine);
     return DSC_OK;
 }
@@ -85,6 +87,7 @@ dsc_status dsc_engine_open_buffers(dsc_engine *engine, dsc_error *err)
 void dsc_engine_close_buffers(dsc_engine *engine)
 {
     dsc_engine_buffers *const all = &engine->buffers;
+    dsc_alloc_free(engine->alloc, all->constant);
     dsc_alloc_free(engine->alloc, all->on_device);
     dsc_alloc_free(engine->alloc, all->stored);
     dsc_alloc_free(engine->alloc, all->at);
@@ -175,6 +178,12 @@ const float *const *dsc_engine_buffer_values(const dsc_engine *engine, int32_t m
     for (int32_t b = 0; b < count; b++)
         engine->work.buffer_values[b] = engine->buffers.on_device[engine->buffers.first[module] + b];
     return count > 0 ? engine->work.buffer_values : NULL;
+}
+
+const bool *dsc_engine_buffer_constants(const dsc_engine *engine, int32_t module)
+{
+    return engine->model->modules[module].buffer_count > 0 ? engine->buffers.constant + engine->buffers.first[module]
+                                                           : NULL;
 }
 
 static int64_t statistics_of(const dsc_engine *engine)

@@ -33,6 +33,7 @@ typedef struct dsc_engine_buffers {
     int32_t *first;          /* [module_count] number of a module's first buffer */
     int64_t *at;             /* [count] first element of its statistics; -1: it has none */
     dsc_ckpt_buffer *stored; /* [count] specs, and values where the host reads them */
+    bool *constant;          /* [count] frozen by the run */
     float **on_device;       /* [count] values that modules read; NULL: of STEPS */
     bool warned;             /* a value is not finite */
 } dsc_engine_buffers;
@@ -50,6 +51,7 @@ dsc_status dsc_engine_give_buffers(dsc_engine *engine, dsc_error *err);
 /* Of a context: values, and places of the statistics of a micro-batch of a pass. NULL: the module has no buffers. The
  * lists are those of the last call. */
 const float *const *dsc_engine_buffer_values(const dsc_engine *engine, int32_t module);
+const bool *dsc_engine_buffer_constants(const dsc_engine *engine, int32_t module);
 float *const *dsc_engine_buffer_statistics(const dsc_engine *engine, int32_t module, int32_t mb);
 /* Statistics of a micro-step, whose forward has been launched, to the host. */
 dsc_status dsc_engine_fetch_statistics(dsc_engine *engine, int64_t micro_step, dsc_error *err);

@@ -65,6 +65,52 @@ static int64_t apply(const dsc_ext_config *own, dsc_module *modules, int32_t cou
     return trainable;
 }
 
+/* Whether a buffer is of a batch norm all of whose parameters are frozen: "NAME.running_mean" beside "NAME.weight". */
+static bool is_of_frozen_norm(const dsc_module *module, const char *buffer)
+{
+    const char *const point = strrchr(buffer, '.');
+    const size_t bytes = point != NULL ? (size_t)(point - buffer) + 1 : 0;
+    int32_t count = 0;
+    for (int32_t p = 0; p < module->param_count && bytes > 0; p++) {
+        const char *const name = module->params[p].name;
+        if (strncmp(name, buffer, bytes) != 0 || strchr(name + bytes, '.') != NULL)
+            continue;
+        if (module->params[p].trainable)
+            return false;
+        count++;
+    }
+    return count > 0;
+}
+
+/* Copies the buffers' specs for those that the run keeps. */
+static dsc_status freeze_buffers(dsc_engine *engine, dsc_frozen_model *frozen, dsc_error *err)
+{
+    const int32_t modules = engine->model->module_count;
+    int64_t count = 0, kept = 0;
+    for (int32_t m = 0; m < modules; m++)
+        count += frozen->modules[m].buffer_count;
+    DSC_TRY(
+        dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count + 1, sizeof *frozen->buffers, &frozen->buffers, err));
+    dsc_buffer_spec *spec = frozen->buffers;
+    for (int32_t m = 0; m < modules; m++) {
+        dsc_module *const module = &frozen->modules[m];
+        dsc_buffer_spec *const first = spec;
+        for (int32_t b = 0; b < module->buffer_count; b++, spec++) {
+            *spec = module->buffers[b];
+            spec->frozen = spec->frozen || is_of_frozen_norm(module, spec->name);
+            kept += spec->frozen && !module->buffers[b].frozen;
+        }
+        module->buffers = module->buffer_count > 0 ? first : NULL;
+    }
+    DSC_ASSERT(spec - frozen->buffers == count);
+    if (kept == 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.freeze_batch_norm",
+                        "no batch norm of %s has a weight and a bias that dsc.freeze names; name some, as "
+                        "\"*.bn1.*\", or leave this key out",
+                        engine->model->name);
+    return DSC_OK;
+}
+
 dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
@@ -72,7 +118,7 @@ dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
     dsc_frozen_model *const frozen = &engine->models.frozen;
     bool used[DSC_CONFIG_TEXTS_MAX] = { false };
     int64_t count = 0;
-    if (own->freeze_count == 0 && own->moe.bias_speed == 0)
+    if (own->freeze_count == 0 && own->moe.bias_speed == 0 && !own->freeze_batch_norm)
         return DSC_OK;
     for (int32_t m = 0; m < model->module_count; m++)
         count += model->modules[m].param_count;
@@ -95,6 +141,8 @@ dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
     if (trainable == 0)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.freeze", "nothing is left to train; a pattern \"!NAME\" after the "
                         "others takes parameters out again");
+    if (own->freeze_batch_norm)
+        DSC_TRY(freeze_buffers(engine, frozen, err));
     *frozen->model = *model;
     frozen->model->modules = frozen->modules;
     frozen->model->close = NULL; /* the copied one is closed */
@@ -104,6 +152,7 @@ dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
 
 void dsc_engine_close_freeze(dsc_engine *engine)
 {
+    dsc_alloc_free(engine->alloc, engine->models.frozen.buffers);
     dsc_alloc_free(engine->alloc, engine->models.frozen.specs);
     dsc_alloc_free(engine->alloc, engine->models.frozen.modules);
     dsc_alloc_free(engine->alloc, engine->models.frozen.model);

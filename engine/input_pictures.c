@@ -90,7 +90,8 @@ void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_option
         size_as_drawn(out);
     else
         size_by_data(engine, own->data.count > 0 ? &own->data : &own->eval_data, out);
-    out->by_data = own->image_size == 0 && own->image_classes == 0;
+    out->size_by_data = own->image_size == 0;
+    out->classes_by_data = own->image_classes == 0;
     if (own->image_size > 0)
         out->height = out->width = own->image_size;
     if (own->image_classes > 0)
@@ -339,7 +340,8 @@ static dsc_status open_named(dsc_engine *engine, const dsc_data_files *files, bo
         options.mix = mix_of(engine);
     if (!found && train && engine->place.rank == 0 && images->mean_count == 0)
         dsc_log_printf(&engine->log, DSC_LOG_INFO,
-                       "no preprocessor_config.json beside the model: pixels from 0 to 255 become -1 to 1");
+                       "no preprocessor_config.json beside the model, and no \"pretrained_cfg\" of timm: pixels from 0 "
+                       "to 255 become -1 to 1");
     DSC_TRY(dsc_pictures_open(&options, out, err));
     report_files(engine, *out);
     return DSC_OK;

@@ -12,6 +12,7 @@ typedef struct dsc_frozen_model {
     dsc_model *model;
     dsc_module *modules;
     dsc_param_spec *specs;
+    dsc_buffer_spec *buffers; /* NULL: the model's own */
 } dsc_frozen_model;
 
 /* The part of struct dsc_engine: the models behind engine->model. */

@@ -49,6 +49,7 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .pairs = dsc_model_prefers(engine->model),
         .joins_input_gradients = engine->plan.joins_input_gradients,
         .buffer = dsc_engine_buffer_values(engine, module),
+        .constant = dsc_engine_buffer_constants(engine, module),
     };
     const int64_t leaf = (engine->progress.micro_step + mb) * engine->stages.grid.data + engine->stages.data_rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);

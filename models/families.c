@@ -8,17 +8,21 @@
 #include "models/vision.h"
 
 static const dsc_lm_family *const families[] = {
-    &dsc_gpt2_family, &dsc_llama_family, &dsc_mistral_family, &dsc_qwen2_family, &dsc_qwen3_family, &dsc_neox_family,
-    &dsc_opt_family, &dsc_bert_family, &dsc_ministral_family, &dsc_phi3_family, &dsc_smollm3_family, &dsc_olmo2_family,
-    &dsc_stablelm_family, &dsc_starcoder2_family, &dsc_mixtral_family, &dsc_olmoe_family, &dsc_qwen2_moe_family,
-    &dsc_qwen3_moe_family, &dsc_gemma_family, &dsc_gemma2_family, &dsc_gemma3_family, &dsc_granite_family,
-    &dsc_olmo3_family, &dsc_cohere_family, &dsc_cohere2_family, &dsc_glm_family, &dsc_glm4_family, &dsc_bloom_family,
-    &dsc_gptj_family, &dsc_phi_family, &dsc_falcon_family, &dsc_seed_oss_family, &dsc_arcee_family, &dsc_helium_family,
-    &dsc_ernie4_5_family, &dsc_hunyuan_family, &dsc_exaone4_family, &dsc_mpt_family, &dsc_nemotron_family,
-    &dsc_deepseek_v2_family, &dsc_deepseek_v3_family, &dsc_kimi_k2_family, &dsc_glm4_moe_family,
-    &dsc_ernie4_5_moe_family, &dsc_hunyuan_moe_family, &dsc_roberta_family, &dsc_xlm_roberta_family,
-    &dsc_camembert_family, &dsc_distilbert_family, &dsc_modernbert_family, &dsc_gpt_oss_family, &dsc_qwen3_next_family,
-    &dsc_qwen3_5_family, &dsc_qwen3_5_moe_family, &dsc_vit_family, &dsc_clip_vision_family
+    &dsc_gpt2_family,        &dsc_llama_family,       &dsc_mistral_family,     &dsc_qwen2_family,
+    &dsc_qwen3_family,       &dsc_neox_family,        &dsc_opt_family,         &dsc_bert_family,
+    &dsc_ministral_family,   &dsc_phi3_family,        &dsc_smollm3_family,     &dsc_olmo2_family,
+    &dsc_stablelm_family,    &dsc_starcoder2_family,  &dsc_mixtral_family,     &dsc_olmoe_family,
+    &dsc_qwen2_moe_family,   &dsc_qwen3_moe_family,   &dsc_gemma_family,       &dsc_gemma2_family,
+    &dsc_gemma3_family,      &dsc_granite_family,     &dsc_olmo3_family,       &dsc_cohere_family,
+    &dsc_cohere2_family,     &dsc_glm_family,         &dsc_glm4_family,        &dsc_bloom_family,
+    &dsc_gptj_family,        &dsc_phi_family,         &dsc_falcon_family,      &dsc_seed_oss_family,
+    &dsc_arcee_family,       &dsc_helium_family,      &dsc_ernie4_5_family,    &dsc_hunyuan_family,
+    &dsc_exaone4_family,     &dsc_mpt_family,         &dsc_nemotron_family,    &dsc_deepseek_v2_family,
+    &dsc_deepseek_v3_family, &dsc_kimi_k2_family,     &dsc_glm4_moe_family,    &dsc_ernie4_5_moe_family,
+    &dsc_hunyuan_moe_family, &dsc_roberta_family,     &dsc_xlm_roberta_family, &dsc_camembert_family,
+    &dsc_distilbert_family,  &dsc_modernbert_family,  &dsc_gpt_oss_family,     &dsc_qwen3_next_family,
+    &dsc_qwen3_5_family,     &dsc_qwen3_5_moe_family, &dsc_vit_family,         &dsc_clip_vision_family,
+    &dsc_resnet_family
 };
 
 const dsc_lm_family *dsc_lm_family_at(int32_t index)

@@ -202,6 +202,28 @@ static dsc_status read_wrapper(hf_folder *folder, dsc_hf_config *reader)
     return DSC_OK;
 }
 
+/* The family's keys, with the names of the folder's tensors where the family asks for them. */
+static dsc_status read_family(hf_folder *folder, dsc_hf_config *reader)
+{
+    const struct dsc_network_options *network = &folder->options->network;
+    const bool is_folder = folder->named == NULL;
+    dsc_weights *weights = NULL;
+    if (is_folder && !network->size_by_data)
+        reader->picture[0] = network->height, reader->picture[1] = network->width;
+    if (folder->family->asks_weights && folder->dir != NULL)
+        DSC_TRY(dsc_weights_open(&weights, folder->alloc, folder->dir, reader->err));
+    reader->weights = weights;
+    dsc_status status = folder->family->read_config(reader, folder->config);
+    reader->weights = NULL;
+    dsc_weights_close(&weights);
+    if (status == DSC_OK && is_folder && folder->family->emit_last != NULL)
+        status = dsc_lm_choose_classes(folder->config, network, folder->config_path, reader->err);
+    if (status == DSC_OK && folder->config->file_classes > 0 && folder->lora != NULL &&
+        folder->family->head_table[0] != 0)
+        status = dsc_lora_save_head(folder->lora, folder->family->head_table, reader->err);
+    return status;
+}
+
 /* The options' sequence length and padding, against what the model has. */
 static dsc_status read_config(hf_folder *folder, dsc_error *err)
 {
@@ -212,7 +234,7 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     dsc_lm_config *config = NULL;
     DSC_TRY(dsc_alloc_zeroed(folder->alloc, DSC_TAG_CONTROL, folder->family->config_bytes, 1, &config, err));
     folder->config = config;
-    DSC_TRY(folder->family->read_config(&reader, config));
+    DSC_TRY(read_family(folder, &reader));
     folder->labelled_family = *folder->family;
     if (dsc_label_kind_pairs(folder->options->labels.kind))
         DSC_TRY(dsc_lm_read_vectors(&reader, folder->alloc, folder->dir, &folder->options->labels,
@@ -290,6 +312,20 @@ static bool keep_points(const cJSON *from, cJSON *to)
     return good;
 }
 
+static bool has_own_size(const hf_folder *folder)
+{
+    const struct dsc_network_options *network = &folder->options->network;
+    return folder->named == NULL && folder->family->any_picture && !network->size_by_data && network->height > 0;
+}
+
+static bool write_size(cJSON *root, int64_t height, int64_t width)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(root, "image_size");
+    cJSON *size = cJSON_AddArrayToObject(root, "image_size");
+    return size != NULL && cJSON_AddItemToArray(size, cJSON_CreateNumber((double)height)) &&
+           cJSON_AddItemToArray(size, cJSON_CreateNumber((double)width));
+}
+
 /* The file's own text says what a model is, with the rows of a padded or grown table, and without a tie that was
  * undone. */
 static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
@@ -312,6 +348,10 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
     }
     if (good && folder->label_names != NULL)
         good = dsc_lm_write_labels(root, folder->family, folder->config, folder->label_names);
+    if (good && folder->config->file_classes > 0)
+        good = dsc_lm_write_classes(root, folder->config->vocab);
+    if (good && has_own_size(folder))
+        good = write_size(root, folder->options->network.height, folder->options->network.width);
     if (good && folder->config->embeds)
         good = dsc_lm_write_vectors(root, folder->family, folder->config);
     char *printed = good ? cJSON_Print(root) : NULL;
@@ -350,7 +390,8 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
     DSC_TRY(read_config(folder, err));
     untie(folder);
     if (folder->config->vocab_rows != folder->config->file_vocab || folder->untied || is_quantized(folder) ||
-        folder->label_names != NULL || folder->config->embeds)
+        folder->label_names != NULL || folder->config->embeds || folder->config->file_classes > 0 ||
+        has_own_size(folder))
         DSC_TRY(set_config_text(folder, err));
     DSC_TRY(open_weights(folder, err));
     dsc_lm_warn_grown(folder->config, folder->weights == NULL, folder->warning_lines, sizeof folder->warning_lines);
@@ -420,8 +461,7 @@ static dsc_status open_folder(hf_folder *folder, dsc_model **out, dsc_error *err
     DSC_TRY_OUT(dsc_json_open(folder->alloc, folder->config_path, folder->text, bytes, DSC_JSON_STRICT, &config_limits,
                               &folder->json, err));
     DSC_TRY_OUT(find_family(folder, err));
-    DSC_TRY_OUT(dsc_lm_check_network(folder->options, folder->named != NULL && folder->family == &dsc_conv_family,
-                                     folder->config_path, err));
+    DSC_TRY_OUT(dsc_lm_check_network(folder->options, folder->family, folder->named != NULL, folder->config_path, err));
     DSC_TRY_OUT(open_model(folder, out, err));
 out:
     dsc_weights_close(&folder->weights);

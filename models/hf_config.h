@@ -19,6 +19,8 @@ typedef struct dsc_hf_config {
     char *warnings;      /* warnings for the user, separated by "; " */
     size_t warnings_bytes;
     bool text_part; /* the text model of a multimodal one, whose positions may be called "mrope" */
+    const struct dsc_weights *weights;   /* the folder's, for a family that asks for them; NULL: none */
+    int64_t picture[2];                  /* height and width that the run asks for; 0: those of the keys */
     const char *asked[DSC_HF_ASKED_MAX]; /* the keys that were read so far, with repetitions */
     int32_t asked_count;
 } dsc_hf_config;

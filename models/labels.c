@@ -242,6 +242,39 @@ bool dsc_lm_write_labels(cJSON *root, const dsc_lm_family *family, const dsc_lm_
     return good && (config->of_tokens || cJSON_AddStringToObject(root, "problem_type", problem) != NULL);
 }
 
+/* The number where a key has it. */
+static bool replace_number(cJSON *object, const char *key, int64_t number)
+{
+    if (cJSON_GetObjectItemCaseSensitive(object, key) == NULL)
+        return true;
+    cJSON_DeleteItemFromObjectCaseSensitive(object, key);
+    return cJSON_AddNumberToObject(object, key, (double)number) != NULL;
+}
+
+bool dsc_lm_write_classes(cJSON *root, int64_t classes)
+{
+    static const char *const names[] = { "label_names", "label_descriptions", "num_labels",
+                                         "num_classes", "id2label",           "label2id" };
+    const bool is_hf = cJSON_GetObjectItemCaseSensitive(root, "model_type") != NULL;
+    for (size_t i = 0; i < DSC_COUNT(names); i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(root, names[i]);
+    if (!is_hf)
+        return cJSON_AddNumberToObject(root, "num_classes", (double)classes) != NULL &&
+               replace_number(cJSON_GetObjectItemCaseSensitive(root, "model_args"), "num_classes", classes) &&
+               replace_number(cJSON_GetObjectItemCaseSensitive(root, "pretrained_cfg"), "num_classes", classes);
+    cJSON *const by_id = cJSON_AddObjectToObject(root, "id2label");
+    cJSON *const by_label = cJSON_AddObjectToObject(root, "label2id");
+    bool good = by_id != NULL && by_label != NULL;
+    for (int64_t i = 0; i < classes && good; i++) {
+        char number[32], name[40];
+        snprintf(number, sizeof number, "%lld", (long long)i);
+        snprintf(name, sizeof name, "LABEL_%lld", (long long)i);
+        good = cJSON_AddStringToObject(by_id, number, name) != NULL &&
+               cJSON_AddNumberToObject(by_label, name, (double)i) != NULL;
+    }
+    return good;
+}
+
 int32_t dsc_lm_describe_labels(const dsc_lm_config *config, dsc_batch_spec *out)
 {
     const int64_t tokens = config->sequence, items = config->predictions;

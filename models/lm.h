@@ -42,6 +42,7 @@ typedef struct dsc_lm_config {
     int64_t vocab;      /* V: real tokens, the softmax's width */
     int64_t vocab_rows; /* P >= V */
     int64_t file_vocab; /* rows that the folder's files have; V above this: the others begin as their mean */
+    int64_t file_classes;  /* classes of the folder's classifier, which is not read; 0: the model's own is there */
     int64_t adapter_vocab; /* rows of the tables in an adapter's file; 0: it has none */
     double norm_eps, init_std;
     /* Factor of the rows of the token table; 0: 1. `embed_scale_rounded`: the factor has the compute dtype, as
@@ -163,6 +164,8 @@ typedef struct dsc_lm_family {
      * description: nothing is lost without the tensor. NULL: none. */
     const char *const (*aliases)[2], *const (*beside)[2];
     const struct dsc_lm_stacked *stacked; /* up to one without a part; NULL: none */
+    bool asks_weights;                    /* read_config chooses names by the folder's tensors, dsc_hf_config.weights */
+    bool any_picture;                     /* pictures may have another size than the folder says */
     bool has_mxfp4; /* experts' matrices, parameters of three dimensions, may be in MXFP4 (mxfp4.h) */
     const char *class_prefix; /* "Bert" of BertForSequenceClassification in transformers, with a classifier */
     const struct dsc_lm_classifier *classifier; /* NULL: no head for labels is built */
@@ -189,6 +192,9 @@ typedef struct dsc_lm_classifier {
 DSC_MUST_USE dsc_status dsc_lm_read_labels(dsc_hf_config *reader, dsc_alloc *alloc,
                                            const struct dsc_label_options *options, dsc_lm_family *family,
                                            dsc_lm_config *config, const char *const **names);
+/* Sets the number of classes in a config.json of a model that classifies pictures, as transformers or timm has it.
+ * Names of other classes go. false: out of memory. */
+bool dsc_lm_write_classes(cJSON *root, int64_t classes);
 /* vectors_config.c: the head that makes vectors, for options of a kind that compares texts. `dir`: the folder, whose
  * files of sentence-transformers are read; NULL: none. The second function sets the keys of a config.json. */
 DSC_MUST_USE dsc_status dsc_lm_read_vectors(dsc_hf_config *reader, dsc_alloc *alloc, const char *dir,
@@ -248,9 +254,13 @@ bool dsc_lm_trains_table(const dsc_lm_family *family, const dsc_lora_config *lor
 int64_t dsc_lm_adapter_rows(const dsc_lm_family *family, const dsc_lora_config *lora);
 /* Says how many rows a table gets that are in no file; `fresh`: no row is. */
 void dsc_lm_warn_grown(const dsc_lm_config *config, bool fresh, char *warnings, size_t bytes);
-/* Refuses sizes of pictures that were asked for, and not taken from the data, of a model that has its own. */
-DSC_MUST_USE dsc_status dsc_lm_check_network(const dsc_model_options *options, bool is_named_network, const char *where,
-                                             dsc_error *err);
+/* Refuses sizes of pictures and numbers of classes that were asked for, and not taken from the data, of a model that
+ * has its own. */
+DSC_MUST_USE dsc_status dsc_lm_check_network(const dsc_model_options *options, const dsc_lm_family *family,
+                                             bool is_named, const char *where, dsc_error *err);
+/* The number of classes that a run asks for, of a model that classifies pictures. */
+DSC_MUST_USE dsc_status dsc_lm_choose_classes(dsc_lm_config *config, const struct dsc_network_options *options,
+                                              const char *where, dsc_error *err);
 /* Sets sequence and the numbers of rows as the options and the adapter ask; `where` is what errors name. */
 DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options,
                                              int64_t adapter_rows, const char *where, dsc_error *err);

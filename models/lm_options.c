@@ -71,15 +71,38 @@ static dsc_status check_preference(const dsc_lm_config *config, const dsc_model_
     return DSC_OK;
 }
 
-dsc_status dsc_lm_check_network(const dsc_model_options *options, bool is_named_network, const char *where,
-                                dsc_error *err)
+dsc_status dsc_lm_check_network(const dsc_model_options *options, const dsc_lm_family *family, bool is_named,
+                                const char *where, dsc_error *err)
 {
     const struct dsc_network_options *o = &options->network;
-    if (is_named_network || o->by_data || (o->planes == 0 && o->height == 0 && o->classes == 0))
+    const bool size = !o->size_by_data && (o->planes > 0 || o->height > 0);
+    const bool classes = !o->classes_by_data && o->classes > 0;
+    if (size && !family->any_picture)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                        "a size of pictures (dsc.image_size) is for a convolutional network; leave it out: this model "
+                        "says its sizes itself");
+    if (size && !is_named && o->height == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "%lld planes are asked for; a folder says its planes itself",
+                        (long long)o->planes);
+    if (classes && family->emit_last == NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                        "a number of classes of pictures (dsc.image_classes) is for a model that classifies pictures; "
+                        "leave it out");
+    return DSC_OK;
+}
+
+/* A classifier of other classes than the folder's begins with initial values. */
+dsc_status dsc_lm_choose_classes(dsc_lm_config *config, const struct dsc_network_options *options, const char *where,
+                                 dsc_error *err)
+{
+    if (options->classes_by_data || options->classes == 0 || options->classes == config->vocab)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, where,
-                    "a size of pictures or a number of classes (dsc.image_size, dsc.image_classes) is for a built-in "
-                    "convolutional network; leave it out: this model says its sizes itself");
+    if (options->classes < 2 || options->classes > DSC_LABELS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "%lld classes of pictures are asked for; expected 2 to %d",
+                        (long long)options->classes, DSC_LABELS_MAX);
+    config->file_classes = config->vocab;
+    config->vocab = options->classes;
+    return DSC_OK;
 }
 
 /* A model whose samples are not texts has none of a text's options. */

@@ -194,10 +194,23 @@ static bool is_of_head(const dsc_lm_family *family, const dsc_lm_config *config,
     return false;
 }
 
+/* The last layer of a model that classifies pictures, a weight and a bias, which has other classes than the folder's.
+ */
+static bool is_new_classifier(const dsc_lm_params *params, int64_t i)
+{
+    return params->config->file_classes > 0 && i >= params->count - 2;
+}
+
 void dsc_lm_warn_fresh(const dsc_lm_params *params, const dsc_weight *const *sources, char *warnings, size_t bytes)
 {
+    if (params->config->file_classes > 0)
+        dsc_hf_warn(warnings, bytes,
+                    "\"%.100s\" and its bias are a new classifier of %lld classes with fresh values, as the run asks "
+                    "for; the folder's has %lld classes and is left out",
+                    params->spec[params->count - 2].name, (long long)params->config->vocab,
+                    (long long)params->config->file_classes);
     for (int64_t i = 0; i < params->count; i++)
-        if (sources[i] == NULL && !dsc_lm_is_adapter(params, i))
+        if (sources[i] == NULL && !dsc_lm_is_adapter(params, i) && !is_new_classifier(params, i))
             dsc_hf_warn(warnings, bytes, "\"%.100s\" is in no file and begins with fresh values%s",
                         params->spec[i].name,
                         strcmp(params->spec[i].name, params->family->head_table) == 0 && params->config->classes == 0 &&
@@ -372,6 +385,12 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
             sources[i] = sources[DSC_LM_TOKEN_TABLE];
         if (sources[i] == NULL && is_table(params, i))
             sources[i] = tied_head; /* some programs keep that one name of the two */
+        if (is_new_classifier(params, i)) {
+            if (sources[i] != NULL)
+                used[sources[i] - dsc_weights_at(weights, 0)] = true;
+            sources[i] = NULL;
+            continue;
+        }
         const bool may_be_fresh = !params->complete && (!params->adapted || spec->trainable) &&
                                   is_of_head(params->family, config, spec->name);
         if (sources[i] == NULL && may_be_fresh)

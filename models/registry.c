@@ -59,7 +59,7 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
         return DSC_FAIL(
             err, DSC_ERR_UNSUPPORTED, own_name(family, index),
             "a head for labels is not built for this built-in name; give a Hugging Face folder (config.json)");
-    DSC_TRY(dsc_lm_check_network(options, false, own_name(family, index), err));
+    DSC_TRY(dsc_lm_check_network(options, family, false, own_name(family, index), err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
     const dsc_lm_open_args args = { .family = family, .name = family->builtin(family->traits, index, config),
                                     .config = config, .lora = lora };

@@ -372,6 +372,7 @@ typedef struct dsc_ext_config {
     int data_weight_count; /* 0: each 1 */
     char freeze[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
     int freeze_count;
+    bool freeze_batch_norm;
     dsc_images_section images;
     dsc_ema_section ema;
     dsc_lora_section lora;

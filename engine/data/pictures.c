@@ -93,6 +93,18 @@ static dsc_status take_norm(const cJSON *root, const char *path, int64_t planes,
     return DSC_OK;
 }
 
+/* "mean" and "std" of pixels from 0 to 1 in "pretrained_cfg", as timm has them. */
+static dsc_status take_timm(const cJSON *root, const char *path, int64_t planes, dsc_picture_norm *out, dsc_error *err)
+{
+    const cJSON *trained = cJSON_GetObjectItemCaseSensitive(root, "pretrained_cfg");
+    DSC_TRY(read_planes(trained, path, "mean", planes, out->mean, err));
+    DSC_TRY(read_planes(trained, path, "std", planes, out->std, err));
+    for (int64_t i = 0; i < planes; i++)
+        if (!(out->std[i] >= 1e-6))
+            return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"std\" in \"pretrained_cfg\" must be 1e-6 or more");
+    return DSC_OK;
+}
+
 dsc_status dsc_picture_norm_load(const dsc_image_preprocessor *from, int64_t planes, dsc_picture_norm *out,
                                  dsc_error *err)
 {
@@ -100,7 +112,10 @@ dsc_status dsc_picture_norm_load(const dsc_image_preprocessor *from, int64_t pla
     *out = (dsc_picture_norm) { .rescale = 1.0 / 255 };
     for (int64_t i = 0; i < planes; i++)
         out->mean[i] = out->std[i] = 0.5;
-    return from->json != NULL ? take_norm(dsc_json_root(from->json), from->path, planes, out, err) : DSC_OK;
+    if (from->json == NULL)
+        return DSC_OK;
+    return from->is_timm ? take_timm(dsc_json_root(from->json), from->path, planes, out, err)
+                         : take_norm(dsc_json_root(from->json), from->path, planes, out, err);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */

@@ -302,6 +302,7 @@ typedef struct dsc_module_ctx {
      * nothing is written. The memory is the compute device's, and each entry is 256-byte aligned. */
     const float *const *buffer;
     float *const *statistic;
+    const bool *constant; /* [buffer_count] buffers that this run keeps, whose values training uses too; NULL: none */
 
     /* Loss module of a model whose labels have `smooths`. The loss of an item with class y of N is
      * (1 - s) (L - x_y) + s / N sum_c (L - x_c) with L = log(sum_c exp(x_c)), as torch.nn.CrossEntropyLoss has it. s is
@@ -505,18 +506,22 @@ typedef struct dsc_model_options {
     /* Factors of the losses of routers (dsc_model_experts). Below 0: the model's, which are those of transformers:
      * "router_aux_loss_coef" where "output_router_logits" is true, and 0 for z. */
     double router_balance, router_z;
-    /* A built-in convolutional network: planes, height and width of its pictures, and its number of classes. 0: its
-     * own. The model's config_json says these numbers. Other models refuse them, unless they are those of the data. */
+    /* A built-in network for pictures: planes, height and width of its pictures, and its number of classes. 0: its
+     * own. The model's config_json says these numbers. Sizes and classes of the data have no effect on a folder. Other
+     * classes than a folder's give it a classifier with initial values, and a convolutional network takes other sizes
+     * too. Other models refuse what is not of the data. */
     struct dsc_network_options {
         int64_t planes, height, width, classes;
-        bool by_data;
+        bool size_by_data, classes_by_data;
     } network;
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
             { false, DSC_LABELS_NONE, 0, NULL, false, DSC_POOLING_AUTO, DSC_UNIT_AUTO, 0 }, -1, -1,                    \
-            { 0, 0, 0, 0, false }                                                                                      \
+        {                                                                                                              \
+            0, 0, 0, 0, false, false                                                                                   \
+        }                                                                                                              \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face

@@ -68,17 +68,21 @@ static int16_t layer(const conv_net *net, int16_t x, const char *conv, const cha
     return normalise(net, convolve(net, x, conv, shape), norm);
 }
 
-static int16_t linear(const conv_net *net, int16_t x, const char *name, int64_t out)
+/* `windows`: the weight has the two dimensions of a window of one pixel too. */
+static int16_t linear(const conv_net *net, int16_t x, const char *name, int64_t out, bool windows)
 {
+    if (net->program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const double in = (double)net->program->value[x].columns;
+    const int64_t dims[4] = { out, net->program->value[x].columns, 1, 1 };
     const dsc_program_linear_args args = { .name = name,
                                            .shape = { .out = out, .out_in = true },
                                            .bias = true,
                                            .whole = true,
                                            .no_adapter = true,
+                                           .dims = windows ? dims : NULL,
+                                           .dim_count = windows ? 4 : 0,
                                            .std = 0.01 };
-    if (net->program->status != DSC_OK)
-        return DSC_PROGRAM_NONE;
-    const double in = (double)net->program->value[x].columns;
     const int16_t y = dsc_program_linear(net->program, x, &args);
     if (net->config->first == DSC_CONV_FIRST_IN)
         begin_uniformly(net->program, true, 1 / sqrt(in), 1 / sqrt(in));
@@ -103,66 +107,108 @@ static int16_t emit_layer(const conv_net *net, const dsc_conv_unit *unit, int16_
     return unit->dropout > 0 ? dsc_program_dropout(net->program, x, unit->dropout, stream_of(number, 0)) : x;
 }
 
+/* Names of a convolution and its norm. */
+typedef struct layer_names {
+    const char *conv, *norm;
+} layer_names;
+
+/* Those of a residual block, the last ones beside its branch. */
+static const layer_names *residual_names(const conv_net *net)
+{
+    static const layer_names usual[] = {
+        { "conv1", "bn1" }, { "conv2", "bn2" }, { "conv3", "bn3" }, { "downsample.0", "downsample.1" }
+    };
+    static const layer_names of_transformers[] = { { "layer.0.convolution", "layer.0.normalization" },
+                                                   { "layer.1.convolution", "layer.1.normalization" },
+                                                   { "layer.2.convolution", "layer.2.normalization" },
+                                                   { "shortcut.convolution", "shortcut.normalization" } };
+    return net->config->naming == DSC_CONV_TRANSFORMERS ? of_transformers : usual;
+}
+
 /* The term beside the branch of a residual block: its input, or that through a convolution where sizes differ. */
 static int16_t shortcut(const conv_net *net, const dsc_conv_unit *unit, int16_t x)
 {
+    const layer_names *names = residual_names(net);
     const conv_shape shape = { unit->out, 1, unit->stride, 0, 1, false };
     if (unit->stride == 1 && unit->in == unit->out)
         return x;
-    return layer(net, x, "downsample.0", "downsample.1", &shape);
+    return layer(net, x, names[3].conv, names[3].norm, &shape);
 }
 
 static int16_t emit_residual(const conv_net *net, const dsc_conv_unit *unit, int16_t x)
 {
     dsc_program *program = net->program;
     const bool basic = unit->kind == DSC_CONV_BASIC;
-    const conv_shape narrow = { unit->inner, 1, 1, 0, 1, false };
-    const conv_shape middle = { unit->inner, unit->kernel, unit->stride, unit->padding, 1, false };
+    const layer_names *names = residual_names(net);
+    const int64_t first = unit->early_stride ? unit->stride : 1, later = unit->early_stride ? 1 : unit->stride;
+    const conv_shape narrow = { unit->inner, 1, first, 0, 1, false };
+    const conv_shape middle = { unit->inner, unit->kernel, later, unit->padding, 1, false };
     const conv_shape second = { unit->out, unit->kernel, 1, unit->padding, 1, false };
     const conv_shape wide = { unit->out, 1, 1, 0, 1, false };
-    int16_t y = layer(net, x, "conv1", "bn1", basic ? &middle : &narrow);
+    int16_t y = layer(net, x, names[0].conv, names[0].norm, basic ? &middle : &narrow);
     y = dsc_program_activation(program, y, unit->activation);
-    y = layer(net, y, "conv2", "bn2", basic ? &second : &middle);
+    y = layer(net, y, names[1].conv, names[1].norm, basic ? &second : &middle);
     if (!basic) {
         y = dsc_program_activation(program, y, unit->activation);
-        y = layer(net, y, "conv3", "bn3", &wide);
+        y = layer(net, y, names[2].conv, names[2].norm, &wide);
     }
     y = dsc_program_add(program, y, shortcut(net, unit, x));
     return dsc_program_activation(program, y, unit->activation);
 }
 
-/* The map times a factor for each channel of a sample, which two layers make of the channels' means. */
-static int16_t excite(const conv_net *net, const dsc_conv_unit *unit, int16_t x, int32_t number)
+/* Names of an inverted residual: wider, by channel, narrower, and the two layers of squeeze and excitation. */
+typedef struct inverted_names {
+    layer_names wide, each, narrow;
+    const char *down, *up;
+} inverted_names;
+
+/* torchvision counts the parts that a block has. timm numbers norms alone, and names the last convolution otherwise in
+ * a block that does not begin wider. */
+static inverted_names name_inverted(const conv_net *net, const dsc_conv_unit *unit)
 {
-    static const char *const names[][2] = { { "1.fc1", "1.fc2" }, { "2.fc1", "2.fc2" } };
+    static const char *const conv[] = { "0.0", "1.0", "2.0", "3.0" }, *const norm[] = { "0.1", "1.1", "2.1", "3.1" };
+    static const char *const down[] = { "1.fc1", "2.fc1" }, *const up[] = { "1.fc2", "2.fc2" };
+    const bool wide = unit->inner != unit->in;
+    const int32_t at = wide, last = at + 1 + (unit->squeeze > 0);
+    if (net->config->naming == DSC_CONV_TIMM)
+        return (inverted_names) { .wide = { "conv_pw", "bn1" },
+                                  .each = { "conv_dw", wide ? "bn2" : "bn1" },
+                                  .narrow = { wide ? "conv_pwl" : "conv_pw", wide ? "bn3" : "bn2" },
+                                  .down = "se.conv_reduce",
+                                  .up = "se.conv_expand" };
+    return (inverted_names) { .wide = { conv[0], norm[0] },
+                              .each = { conv[at], norm[at] },
+                              .narrow = { unit->flat_names ? dsc_conv_digits(last) : conv[last],
+                                          unit->flat_names ? dsc_conv_digits(last + 1) : norm[last] },
+                              .down = down[at],
+                              .up = up[at] };
+}
+
+/* The map times a factor for each channel of a sample, which two layers make of the channels' means. */
+static int16_t excite(const conv_net *net, const dsc_conv_unit *unit, int16_t x, const inverted_names *names)
+{
     const conv_shape down = { unit->squeeze, 1, 1, 0, 1, true }, up = { unit->inner, 1, 1, 0, 1, true };
     int16_t y = dsc_program_mean_pool(net->program, x, 1, 1);
-    y = convolve(net, y, names[number - 1][0], &down);
+    y = convolve(net, y, names->down, &down);
     y = dsc_program_activation(net->program, y, unit->silu_squeeze ? DSC_SILU : DSC_RELU);
-    y = convolve(net, y, names[number - 1][1], &up);
+    y = convolve(net, y, names->up, &up);
     y = dsc_program_activation(net->program, y, unit->silu_squeeze ? DSC_SIGMOID : DSC_HARD_SIGMOID);
     return dsc_program_scale_rows(net->program, x, y);
 }
 
 static int16_t emit_inverted(const conv_net *net, const dsc_conv_unit *unit, int16_t x, int64_t number)
 {
-    static const char *const conv[] = { "0.0", "1.0", "2.0", "3.0" }, *const norm[] = { "0.1", "1.1", "2.1", "3.1" };
+    const inverted_names names = name_inverted(net, unit);
     const conv_shape wide = { unit->inner, 1, 1, 0, 1, false }, narrow = { unit->out, 1, 1, 0, 1, false };
     const conv_shape each = { unit->inner, unit->kernel, unit->stride, unit->padding, unit->inner, false };
-    int32_t at = 0;
     int16_t y = x;
-    if (unit->inner != unit->in) {
-        y = dsc_program_activation(net->program, layer(net, y, conv[0], norm[0], &wide), unit->activation);
-        at++;
-    }
-    y = dsc_program_activation(net->program, layer(net, y, conv[at], norm[at], &each), unit->activation);
-    at++;
-    if (unit->squeeze > 0) {
-        y = excite(net, unit, y, at);
-        at++;
-    }
-    y = unit->flat_names ? layer(net, y, dsc_conv_digits(at), dsc_conv_digits(at + 1), &narrow)
-                         : layer(net, y, conv[at], norm[at], &narrow);
+    if (unit->inner != unit->in)
+        y = dsc_program_activation(net->program, layer(net, y, names.wide.conv, names.wide.norm, &wide),
+                                   unit->activation);
+    y = dsc_program_activation(net->program, layer(net, y, names.each.conv, names.each.norm, &each), unit->activation);
+    if (unit->squeeze > 0)
+        y = excite(net, unit, y, &names);
+    y = layer(net, y, names.narrow.conv, names.narrow.norm, &narrow);
     if (unit->stride != 1 || unit->in != unit->out)
         return y;
     if (unit->drop_path > 0)
@@ -239,20 +285,45 @@ static int16_t flatten(const conv_net *net, int16_t x, const char *name, int64_t
     return y;
 }
 
+/* A layer of the classifier that is a convolution: the first one over windows of a map that is as large at least, the
+ * others over single pixels. */
+static int16_t convolve_map(const conv_net *net, int16_t x, const char *name, int64_t out, bool first)
+{
+    dsc_program *program = net->program;
+    const int64_t side = first ? net->config->classifier.kernel : 1;
+    const conv_shape shape = { out, side, 1, 0, 1, true };
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const dsc_value *map = &program->value[x];
+    if (map->height < side || map->width < side)
+        x = dsc_program_mean_pool(program, x, dsc_max_i64(side, map->height), dsc_max_i64(side, map->width));
+    return convolve(net, x, name, &shape);
+}
+
+static int16_t emit_linear(const conv_net *net, const dsc_conv_classifier *c, int32_t i, int16_t x, int64_t out)
+{
+    if (i == 0 && (c->whole || c->grid > 0))
+        return flatten(net, x, c->name[i], out);
+    if (c->kernel > 1 && i + 1 < c->count)
+        return convolve_map(net, x, c->name[i], out, i == 0);
+    return linear(net, x, c->name[i], out, c->kernel > 0 && i + 1 < c->count);
+}
+
 void dsc_conv_emit_last(dsc_program *program, const dsc_lm_config *lm)
 {
     const conv_net net = { program, config_of(lm) };
     const dsc_conv_classifier *c = &net.config->classifier;
-    const bool flat = c->whole || c->grid > 0;
     int16_t x = program->input;
-    if (!c->whole)
-        x = dsc_program_mean_pool(program, x, flat ? c->grid : 1, flat ? c->grid : 1);
+    if (!c->whole && c->kernel < 2)
+        x = dsc_program_mean_pool(program, x, c->grid > 0 ? c->grid : 1, c->grid > 0 ? c->grid : 1);
     for (int32_t i = 0; i < c->count && program->status == DSC_OK; i++) {
-        const int64_t out = i + 1 < c->count ? c->columns[i] : lm->vocab;
+        const bool last = i + 1 == c->count;
+        if (last && c->kernel > 1)
+            x = dsc_program_mean_pool(program, x, 1, 1);
         if (c->dropout > 0 && (i > 0 || c->count == 1))
             x = dsc_program_dropout(program, x, c->dropout, stream_of(lm->layers + 1, i));
-        x = i == 0 && flat ? flatten(&net, x, c->name[i], out) : linear(&net, x, c->name[i], out);
-        if (i + 1 < c->count)
+        x = emit_linear(&net, c, i, x, last ? lm->vocab : c->columns[i]);
+        if (!last)
             x = dsc_program_activation(program, x, c->activation);
     }
     dsc_program_end(program, x);

@@ -21,7 +21,7 @@ typedef enum dsc_conv_kind {
 /* Texts are constants, except for the name of a unit. */
 typedef struct dsc_conv_unit {
     dsc_conv_kind kind;
-    char name[28];           /* before the names of its tensors, without the point: "layer1.0"; "": nothing */
+    char name[44];           /* before the names of its tensors, without the point: "layer1.0"; "": nothing */
     const char *conv, *norm; /* LAYER: names of its tensors; norm NULL: none */
     bool bias;               /* LAYER: the convolution has one */
     int64_t in, out, inner;  /* channels; of a LAYER without `inner` */
@@ -29,7 +29,8 @@ typedef struct dsc_conv_unit {
     int64_t kernel, stride, padding;
     int64_t squeeze;   /* INVERTED: channels of squeeze and excitation; 0: none */
     bool silu_squeeze; /* SiLU and sigmoid, else ReLU and hard sigmoid */
-    bool flat_names;   /* INVERTED: the last convolution is "2" and not "2.0" */
+    bool flat_names;   /* INVERTED: the last convolution is "2" and not "2.0", as torchvision's MobileNetV2 has it */
+    bool early_stride; /* BOTTLENECK: the stride is that of the first convolution */
     dsc_activation activation;
     int64_t pool, pool_stride, pool_padding; /* LAYER: maximum of windows; 0: none */
     double dropout;                          /* LAYER: of what the pool gives */
@@ -43,6 +44,9 @@ typedef struct dsc_conv_classifier {
     int32_t count;
     int64_t grid; /* the first layer reads grid by grid means of the picture, as [C, grid, grid]; 0: one mean */
     bool whole;   /* or the whole last feature map */
+    /* All but the last one are convolutions, whose weights have four dimensions. The first one's windows have this
+     * side, and a smaller map is spread to it by means. 0: linear layers. */
+    int64_t kernel;
     dsc_activation activation;
     double dropout; /* with one layer before it */
 } dsc_conv_classifier;
@@ -54,8 +58,12 @@ typedef enum dsc_conv_first {
     DSC_CONV_FIRST_OUT     /* uniform up to 1 / sqrt(out) */
 } dsc_conv_first;
 
+/* Programs whose names of tensors a network has. */
+typedef enum dsc_conv_naming { DSC_CONV_TORCHVISION, DSC_CONV_TIMM, DSC_CONV_TRANSFORMERS } dsc_conv_naming;
+
 typedef struct dsc_conv_config {
     dsc_lm_config lm;
+    dsc_conv_naming naming;
     int64_t planes, height, width; /* of a picture */
     double eps, momentum;          /* of batch norms */
     bool plain_first;              /* convolutions begin as nn.Conv2d does, else by Kaiming's rule for their outputs */
@@ -66,8 +74,8 @@ typedef struct dsc_conv_config {
     dsc_conv_unit unit[DSC_CONV_UNITS_MAX];
 } dsc_conv_config;
 
-/* An architecture of a family. `fill` gets the config with the picture's size and rates that are -1 where config.json
- * has none, and gives all from `eps` on. Sizes of units follow from dsc_conv_add. */
+/* An architecture of a family. `fill` gets the config with names, the picture's size and rates that are -1 where
+ * config.json has none, and gives all from `eps` on. Sizes of units follow from dsc_conv_add. */
 typedef struct dsc_conv_architecture {
     const char *name;
     void (*fill)(dsc_conv_config *config, const struct dsc_conv_architecture *architecture);
@@ -76,7 +84,13 @@ typedef struct dsc_conv_architecture {
 } dsc_conv_architecture;
 /* The i-th table of a family: architectures up to one without a name. NULL past the end. */
 const dsc_conv_architecture *dsc_conv_table(int32_t index);
+/* `variant` of names of architectures that timm alone has. */
+#define DSC_CONV_OF_TIMM 1
 extern const dsc_conv_architecture dsc_resnets[], dsc_vggs[], dsc_mobilenets[], dsc_efficientnets[], dsc_basic_cnns[];
+
+/* ResNet's keys as transformers writes them (resnet.c), with the sizes of pictures set; names are those of
+ * transformers. */
+DSC_MUST_USE dsc_status dsc_conv_read_resnet(dsc_hf_config *reader, dsc_conv_config *config);
 
 /* Adds a unit: its input is what the last one gives. A unit without a name gets the text of the format. */
 dsc_conv_unit *dsc_conv_add(dsc_conv_config *config, const dsc_conv_unit *unit, const char *format, ...)

@@ -102,7 +102,8 @@ static bool read_list(const cJSON *list, int count, int64_t max, int64_t *out)
     return good;
 }
 
-/* "image_size" and "num_channels", else "input_size" of "pretrained_cfg": planes, height, width. */
+/* "image_size" and "num_channels", else "input_size" of "pretrained_cfg": planes, height, width. A size that the run
+ * asks for takes the place of both. */
 static dsc_status read_picture(dsc_hf_config *reader, bool is_basic, dsc_conv_config *out)
 {
     int64_t size[3] = { is_basic ? 1 : 3, is_basic ? BASIC_SIDE : SIDE, is_basic ? BASIC_SIDE : SIDE };
@@ -120,6 +121,8 @@ static dsc_status read_picture(dsc_hf_config *reader, bool is_basic, dsc_conv_co
                              SIDE_MAX);
     if (side != NULL && !cJSON_IsArray(side))
         size[2] = size[1];
+    if (reader->picture[0] > 0)
+        size[1] = reader->picture[0], size[2] = reader->picture[1];
     DSC_TRY(dsc_hf_int(reader, "num_channels", PLANES_MAX, size[0], &out->planes));
     if (out->planes > PLANES_MAX)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "a picture of %lld planes; at most %d are possible",
@@ -177,15 +180,62 @@ static dsc_status check_units(dsc_hf_config *reader, dsc_conv_config *config, co
 static const char *const others[] = { "num_features", "label_names", "label_descriptions",
                                       "global_pool",  "model_args",  NULL };
 
-static dsc_status refuse_other_models(dsc_hf_config *reader)
+static bool is_mean(const cJSON *pool)
 {
-    const cJSON *pool = dsc_hf_field(reader, "global_pool"), *args = dsc_hf_field(reader, "model_args");
-    if (pool != NULL && (!cJSON_IsString(pool) || (strcmp(pool->valuestring, "avg") != 0 && pool->valuestring[0] != 0)))
+    return pool == NULL ||
+           (cJSON_IsString(pool) && (strcmp(pool->valuestring, "avg") == 0 || pool->valuestring[0] == 0));
+}
+
+/* timm repeats in "model_args" what other keys say. */
+static bool is_known(const cJSON *arg, const dsc_conv_config *config)
+{
+    int64_t number = 0;
+    const bool whole = dsc_json_integer(arg, 1, INT32_MAX, &number);
+    if (strcmp(arg->string, "num_classes") == 0)
+        return whole && number == config->lm.vocab;
+    if (strcmp(arg->string, "in_chans") == 0)
+        return whole && number == config->planes;
+    return strcmp(arg->string, "global_pool") == 0 && is_mean(arg);
+}
+
+static dsc_status refuse_other_models(dsc_hf_config *reader, const dsc_conv_config *config)
+{
+    if (!is_mean(dsc_hf_field(reader, "global_pool")))
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"global_pool\" must be \"avg\"; others are not built");
-    if (args != NULL && args->child != NULL)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
-                             "\"model_args\" of this value is not built: it changes the architecture; what exists: {}, "
-                             "or no such key");
+    const cJSON *args = dsc_hf_field(reader, "model_args");
+    for (const cJSON *arg = args != NULL ? args->child : NULL; arg != NULL; arg = arg->next)
+        if (!cJSON_IsObject(args) || !is_known(arg, config))
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                                 "\"model_args\" has \"%.40s\" of a value that is not built: it changes the "
+                                 "architecture; what exists: the num_classes, in_chans and global_pool of other keys",
+                                 arg->string != NULL ? arg->string : "");
+    return DSC_OK;
+}
+
+/* VGG and EfficientNet have one name in torchvision and in timm: the folder's tensors tell, else what timm says of the
+ * first and the last layer. */
+static dsc_conv_naming find_naming(dsc_hf_config *reader)
+{
+    const cJSON *trained = dsc_hf_field(reader, "pretrained_cfg");
+    const cJSON *stem = cJSON_GetObjectItemCaseSensitive(trained, "first_conv");
+    const cJSON *head = cJSON_GetObjectItemCaseSensitive(trained, "classifier");
+    if (reader->weights != NULL && dsc_weights_count(reader->weights) > 0)
+        return dsc_weights_find(reader->weights, "conv_stem.weight") != NULL ||
+                       dsc_weights_find(reader->weights, "head.fc.weight") != NULL
+                   ? DSC_CONV_TIMM
+                   : DSC_CONV_TORCHVISION;
+    return (cJSON_IsString(stem) && strcmp(stem->valuestring, "conv_stem") == 0) ||
+                   (cJSON_IsString(head) && strcmp(head->valuestring, "head.fc") == 0)
+               ? DSC_CONV_TIMM
+               : DSC_CONV_TORCHVISION;
+}
+
+static dsc_status finish(dsc_hf_config *reader, dsc_conv_config *out, const char *name)
+{
+    DSC_TRY(check_units(reader, out, name));
+    out->lm.data = (dsc_batch_spec) {
+        .name = DSC_BATCH_PIXELS, .dtype = DSC_F32, .dim_count = 3, .dim = { out->planes, out->height, out->width }
+    };
     return DSC_OK;
 }
 
@@ -195,18 +245,25 @@ static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     const dsc_conv_architecture *architecture = NULL;
     DSC_TRY(read_architecture(reader, &architecture));
     dsc_hf_skip(reader, others);
-    DSC_TRY(refuse_other_models(reader));
     const bool is_basic = architecture->fill == dsc_basic_cnns[0].fill;
     DSC_TRY(read_picture(reader, is_basic, out));
     DSC_TRY(read_classes(reader, is_basic ? BASIC_CLASSES : CLASSES, &lm->vocab));
+    DSC_TRY(refuse_other_models(reader, out));
     DSC_TRY(dsc_hf_number(reader, "drop_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop));
     DSC_TRY(dsc_hf_number(reader, "drop_path_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop_path));
+    out->naming = find_naming(reader);
     architecture->fill(out, architecture);
-    DSC_TRY(check_units(reader, out, architecture->name));
-    lm->data = (dsc_batch_spec) {
-        .name = DSC_BATCH_PIXELS, .dtype = DSC_F32, .dim_count = 3, .dim = { out->planes, out->height, out->width }
-    };
-    return DSC_OK;
+    return finish(reader, out, architecture->name);
+}
+
+static dsc_status read_resnet(dsc_hf_config *reader, dsc_lm_config *lm)
+{
+    dsc_conv_config *out = (dsc_conv_config *)(void *)lm;
+    out->naming = DSC_CONV_TRANSFORMERS;
+    DSC_TRY(read_picture(reader, false, out));
+    DSC_TRY(read_classes(reader, 2, &lm->vocab));
+    DSC_TRY(dsc_conv_read_resnet(reader, out));
+    return finish(reader, out, "resnet");
 }
 
 /* ---- the family -------------------------------------------------------------------------------------------------- */
@@ -227,18 +284,13 @@ static void name_block(const dsc_lm_config *lm, int64_t layer, char *out, size_t
 
 static const char *const no_layers[] = { NULL };
 
-const dsc_lm_family dsc_conv_family = { .model_type = "convolutional network",
-                                        .layers_key = "blocks",
-                                        .base = "",
-                                        .layer = "",
-                                        .token_table = "",
-                                        .head_table = "",
-                                        .norm = DSC_NORM_LAYER,
-                                        .config_bytes = sizeof(dsc_conv_config),
-                                        .read_config = read_config,
-                                        .name_block = name_block,
-                                        .begin_block = dsc_conv_begin,
-                                        .emit_first = dsc_conv_emit_first,
-                                        .emit_block = dsc_conv_emit_block,
-                                        .emit_last = dsc_conv_emit_last,
-                                        .lora_layers = no_layers };
+#define CONV_FAMILY                                                                                                    \
+    .layers_key = "blocks", .layer = "", .token_table = "", .head_table = "", .norm = DSC_NORM_LAYER,                  \
+    .config_bytes = sizeof(dsc_conv_config), .name_block = name_block, .begin_block = dsc_conv_begin,                  \
+    .emit_first = dsc_conv_emit_first, .emit_block = dsc_conv_emit_block, .emit_last = dsc_conv_emit_last,             \
+    .lora_layers = no_layers, .any_picture = true
+
+const dsc_lm_family dsc_conv_family = { CONV_FAMILY, .model_type = "convolutional network", .base = "",
+                                        .read_config = read_config, .asks_weights = true };
+const dsc_lm_family dsc_resnet_family = { CONV_FAMILY, .model_type = "resnet", .base = "resnet.",
+                                          .read_config = read_resnet };

@@ -14,11 +14,16 @@ static const struct {
 } stages[] = { { 1, 3, 1, 16, 1 },  { 6, 3, 2, 24, 2 },  { 6, 5, 2, 40, 2 }, { 6, 3, 2, 80, 3 },
                { 6, 5, 1, 112, 3 }, { 6, 5, 2, 192, 4 }, { 6, 3, 1, 320, 1 } };
 
-static dsc_conv_unit layer_of(int64_t in, int64_t out, bool first)
+static dsc_conv_unit layer_of(const dsc_conv_config *config, int64_t in, int64_t out, bool first)
 {
+    const bool timm = config->naming == DSC_CONV_TIMM;
     return (dsc_conv_unit) { .kind = DSC_CONV_LAYER,
-                             .conv = "0",
-                             .norm = "1",
+                             .conv = !timm   ? "0"
+                                     : first ? "conv_stem"
+                                             : "conv_head",
+                             .norm = !timm   ? "1"
+                                     : first ? "bn1"
+                                             : "bn2",
                              .in = in,
                              .out = out,
                              .kernel = first ? 3 : 1,
@@ -30,16 +35,18 @@ static dsc_conv_unit layer_of(int64_t in, int64_t out, bool first)
 static void fill(dsc_conv_config *config, const dsc_conv_architecture *architecture)
 {
     const double width = sizes[architecture->variant].width, depth = sizes[architecture->variant].depth;
-    const double drop_path = config->drop_path < 0 ? 0.2 : config->drop_path;
-    config->eps = sizes[architecture->variant].late ? 1e-3 : 1e-5;
-    config->momentum = sizes[architecture->variant].late ? 0.01 : 0.1;
+    const bool timm = config->naming == DSC_CONV_TIMM, late = sizes[architecture->variant].late && !timm;
+    const double drop_path = config->drop_path >= 0 ? config->drop_path : timm ? 0 : 0.2;
+    const double drop = timm ? 0 : sizes[architecture->variant].drop;
+    config->eps = late ? 1e-3 : 1e-5;
+    config->momentum = late ? 0.01 : 0.1;
     config->first = DSC_CONV_FIRST_OUT;
     int64_t in = dsc_conv_round(32 * width);
     double total = 0, at = 0;
     for (size_t s = 0; s < DSC_COUNT(stages); s++)
         total += ceil(stages[s].count * depth);
-    dsc_conv_unit layer = layer_of(config->planes, in, true);
-    dsc_conv_add(config, &layer, "features.0");
+    dsc_conv_unit layer = layer_of(config, config->planes, in, true);
+    dsc_conv_add(config, &layer, "%s", timm ? "" : "features.0");
     for (size_t s = 0; s < DSC_COUNT(stages); s++)
         for (int b = 0; b < (int)ceil(stages[s].count * depth); b++) {
             const dsc_conv_unit block = { .kind = DSC_CONV_INVERTED,
@@ -53,14 +60,13 @@ static void fill(dsc_conv_config *config, const dsc_conv_architecture *architect
                                           .silu_squeeze = true,
                                           .activation = DSC_SILU,
                                           .drop_path = drop_path * at++ / total };
-            in = dsc_conv_add(config, &block, "features.%d.%d.block", (int)s + 1, b)->out;
+            in = dsc_conv_add(config, &block, timm ? "blocks.%d.%d" : "features.%d.%d.block", (int)s + !timm, b)->out;
         }
-    layer = layer_of(in, 4 * in, false);
-    dsc_conv_add(config, &layer, "features.8");
-    config->classifier =
-        (dsc_conv_classifier) { .name = { "classifier.1" },
-                                .count = 1,
-                                .dropout = config->drop < 0 ? sizes[architecture->variant].drop : config->drop };
+    layer = layer_of(config, in, 4 * in, false);
+    dsc_conv_add(config, &layer, "%s", timm ? "" : "features.8");
+    config->classifier = (dsc_conv_classifier) { .name = { timm ? "classifier" : "classifier.1" },
+                                                 .count = 1,
+                                                 .dropout = config->drop < 0 ? drop : config->drop };
 }
 
 const dsc_conv_architecture dsc_efficientnets[] = {

@@ -29,12 +29,21 @@ static void fill(dsc_conv_config *config, const dsc_conv_architecture *architect
             number += 2 + architecture->flag + last;
             in = dsc_conv_add(config, &layer, "features")->out;
         }
-    config->classifier = (dsc_conv_classifier) { .name = { "classifier.0", "classifier.3", "classifier.6" },
-                                                 .columns = { 4096, 4096 },
-                                                 .count = 3,
-                                                 .grid = 7,
-                                                 .activation = DSC_RELU,
-                                                 .dropout = config->drop < 0 ? 0.5 : config->drop };
+    const double drop = config->drop >= 0 ? config->drop : config->naming == DSC_CONV_TIMM ? 0 : 0.5;
+    if (config->naming == DSC_CONV_TIMM)
+        config->classifier = (dsc_conv_classifier) { .name = { "pre_logits.fc1", "pre_logits.fc2", "head.fc" },
+                                                     .columns = { 4096, 4096 },
+                                                     .count = 3,
+                                                     .kernel = 7,
+                                                     .activation = DSC_RELU,
+                                                     .dropout = drop };
+    else
+        config->classifier = (dsc_conv_classifier) { .name = { "classifier.0", "classifier.3", "classifier.6" },
+                                                     .columns = { 4096, 4096 },
+                                                     .count = 3,
+                                                     .grid = 7,
+                                                     .activation = DSC_RELU,
+                                                     .dropout = drop };
 }
 
 const dsc_conv_architecture dsc_vggs[] = { { "vgg11", fill, 0, false },   { "vgg13", fill, 1, false },

@@ -14,7 +14,8 @@ int64_t dsc_op_batch_norm_scratch(const dsc_program *program, const dsc_op *op, 
 
 static bool is_constant(const dsc_exec *exec, const dsc_op *op)
 {
-    return op->batch_norm.frozen || !exec->ctx->training;
+    const dsc_module_ctx *ctx = exec->ctx;
+    return op->batch_norm.frozen || !ctx->training || (ctx->constant != NULL && ctx->constant[op->batch_norm.mean]);
 }
 
 dsc_status dsc_op_run_batch_stats(dsc_exec *exec, const dsc_op *op)

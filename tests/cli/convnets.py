@@ -1,4 +1,4 @@
-"""convnets.py BIN: convolutional networks against torchvision.
+"""convnets.py BIN: convolutional networks against torchvision, timm and transformers.
 
 Weights and running statistics are random and come from a file. Losses of training and of evaluation, 20 steps of SGD and AdamW, running
 statistics and the export are those of torchvision. DSC_TEST_NIGHT=1 runs every architecture. SPDX-License-Identifier: Apache-2.0"""
@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -14,6 +15,16 @@ import tempfile
 import torch
 import torchvision
 from safetensors.torch import load_file, save_file
+
+try:
+    import timm
+    from timm.models._hub import save_config_for_hf
+except ImportError:
+    timm = None
+try:
+    import transformers
+except ImportError:
+    transformers = None
 
 BIN, CLASSES, STEPS, BATCH = sys.argv[1], 7, 20, 8
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -39,11 +50,30 @@ class BasicCnn(torch.nn.Module):
         return self.fc2(self.dropout2(torch.nn.functional.relu(self.fc1(x))))
 
 
+HF = {"resnet-bottleneck": dict(depths=[2, 1, 1, 1], hidden_sizes=[64, 128, 256, 512], embedding_size=32),
+      "resnet-basic": dict(depths=[1, 2, 1, 1], hidden_sizes=[32, 64, 96, 128], embedding_size=32, layer_type="basic"),
+      "resnet-early": dict(depths=[1, 1], hidden_sizes=[64, 128], embedding_size=32, downsample_in_bottleneck=True, downsample_in_first_stage=True)}
+
+
+def built(name, planes, side):
+    """A model of torchvision; of timm ("timm:NAME"); or of transformers ("hf:NAME")."""
+    kind, _, rest = name.rpartition(":")
+    if kind == "timm":
+        return timm.create_model(rest, num_classes=CLASSES, in_chans=planes)
+    if kind == "hf" and rest == "vit":
+        return transformers.ViTForImageClassification(transformers.ViTConfig(
+            hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, image_size=side, patch_size=8, num_channels=planes,
+            num_labels=CLASSES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="eager"))
+    if kind == "hf":
+        return transformers.ResNetForImageClassification(transformers.ResNetConfig(num_channels=planes, num_labels=CLASSES, **HF[rest]))
+    return getattr(torchvision.models, name)(num_classes=CLASSES, **({"init_weights": True} if name.startswith("vgg") else {}))
+
+
 def model_of(name, planes, side):
     """The model of that name, without dropout and drop path, with random weights and statistics."""
     if name == "basic_cnn":
         return BasicCnn(planes, side)
-    model = getattr(torchvision.models, name)(num_classes=CLASSES, **({"init_weights": True} if name.startswith("vgg") else {}))
+    model = built(name, planes, side)
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -62,11 +92,26 @@ def model_of(name, planes, side):
     return model
 
 
+def state_of(model):
+    """Tensors by the names of files, which transformers' modules may have otherwise."""
+    if not hasattr(model, "save_pretrained") or transformers is None or not isinstance(model, transformers.PreTrainedModel):
+        return {k: t.contiguous() for k, t in model.state_dict().items()}
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(f"{folder}/model.safetensors")
+
+
 def save_model(model, name, planes, side, folder):
     os.makedirs(folder)
-    save_file({k: t.contiguous() for k, t in model.state_dict().items()}, f"{folder}/model.safetensors", metadata={"format": "pt"})
-    json.dump({"architecture": name, "num_classes": CLASSES, "drop_rate": 0.0, "drop_path_rate": 0.0,
-               "pretrained_cfg": {"input_size": [planes, side, side]}}, open(f"{folder}/config.json", "w"))
+    save_file(state_of(model), f"{folder}/model.safetensors", metadata={"format": "pt"})
+    if name.startswith("timm:"):
+        save_config_for_hf(model, f"{folder}/config.json", data_config={"input_size": (planes, side, side)})
+        return
+    if name.startswith("hf:"):
+        json.dump({**model.config.to_dict(), "model_type": model.config.model_type}, open(f"{folder}/config.json", "w"))
+    else:
+        json.dump({"architecture": name, "num_classes": CLASSES, "drop_rate": 0.0, "drop_path_rate": 0.0,
+                   "pretrained_cfg": {"input_size": [planes, side, side]}}, open(f"{folder}/config.json", "w"))
     json.dump({"do_normalize": True, "image_mean": MEAN[:planes], "image_std": STD[:planes], "rescale_factor": 1 / 255},
               open(f"{folder}/preprocessor_config.json", "w"))
 
@@ -98,30 +143,39 @@ def optimizer_of(kind, rate):
     return {"type": "AdamW", "params": {"lr": rate, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.05}}
 
 
-def train_ours(model, data, folder, optimizer, steps, ranks, *more):
+def train_ours(model, data, folder, optimizer, steps, ranks, *more, dsc=None):
     """Losses of training, the loss of an evaluation, and the export. A micro-batch is half a batch."""
     config, log, save, out = (f"{folder}/{name}" for name in ("c.json", "log.jsonl", "save", "export"))
+    for path in (log, save, out):
+        shutil.rmtree(path) if os.path.isdir(path) else os.path.exists(path) and os.remove(path)
     json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": BATCH // 2, "optimizer": optimizer,
-               "zero_optimization": {"stage": 2 if ranks > 1 else 0}}, open(config, "w"))
+               "zero_optimization": {"stage": 2 if ranks > 1 else 0}, "dsc": dsc or {}}, open(config, "w"))
     said = run(f"{BIN}/dsc-launch", f"--num_gpus={ranks}", "train", "--config", config, "--model", model, "--data", data, "--no-shuffle",
                "--steps", str(steps), "--log", log, "--save", save, *more)
     run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-{steps}", "--out", out)
+    train_ours.said = said
     losses = [row["loss"] for row in map(json.loads, open(log)) if "loss" in row]
     evaluated = [float(text) for text in re.findall(r"validation loss ([0-9.]+)", said)]
     return losses, evaluated, load_file(f"{out}/model.safetensors")
 
 
-def train_theirs(model, pixels, labels, optimizer, steps):
+def scores(model, pixels):
+    out = model(pixels)
+    return out if isinstance(out, torch.Tensor) else out.logits
+
+
+def train_theirs(model, pixels, labels, optimizer, steps, prepare=lambda model: None):
     kind = torch.optim.SGD if optimizer["type"] == "SGD" else torch.optim.AdamW
     opt = kind(model.parameters(), **{k: tuple(v) if isinstance(v, list) else v for k, v in optimizer["params"].items()})
     losses = []
     model.train()
+    prepare(model)
     for step in range(steps):
         opt.zero_grad()
         total = 0
         for half in range(2):
             at = [(step * BATCH + half * BATCH // 2 + n) % len(labels) for n in range(BATCH // 2)]
-            loss = torch.nn.functional.cross_entropy(model(pixels[at]), labels[at]) / 2
+            loss = torch.nn.functional.cross_entropy(scores(model, pixels[at]), labels[at]) / 2
             loss.backward()
             total += loss.item()
         opt.step()
@@ -138,21 +192,26 @@ def furthest(ours, theirs):
 
 def made(name, planes, side, count, folder):
     pictures, labels = torch.randint(0, 256, (count, side, side, planes), dtype=torch.uint8), torch.randint(0, CLASSES, (count,))
-    model, data, hf = model_of(name, planes, side), f"{folder}/d.pictures", f"{folder}/{name}"
+    model, data, hf = model_of(name, planes, side), f"{folder}/d.pictures", f"{folder}/{name.replace(':', '-')}"
     save_model(model, name, planes, side, hf)
     write_pictures(data, pictures, labels)
     return model, hf, data, normalised(pictures), labels
 
 
+def own_size(name, side):
+    """transformers' ResNet says no size of pictures, which are 224 pixels then."""
+    return {"image_size": side} if name.startswith("hf:resnet") else {}
+
+
 def logits(name, planes, side, folder):
     """A step at a rate of 0 changes the running statistics alone. Then an evaluation has the losses of both."""
     model, hf, data, pixels, labels = made(name, planes, side, BATCH, folder)
-    got, evaluated, ours = train_ours(hf, data, folder, optimizer_of("SGD", 0.0), 1, 1, "--eval-data", data)
+    got, evaluated, ours = train_ours(hf, data, folder, optimizer_of("SGD", 0.0), 1, 1, "--eval-data", data, dsc=own_size(name, side))
     want = train_theirs(model, pixels, labels, optimizer_of("SGD", 0.0), 1)
     model.eval()
     with torch.no_grad():
-        wanted = torch.nn.functional.cross_entropy(model(pixels), labels).item()
-    apart = furthest(ours, model.state_dict())
+        wanted = torch.nn.functional.cross_entropy(scores(model, pixels), labels).item()
+    apart = furthest(ours, state_of(model))
     off, eval_off = abs(got[0] - want[0]), abs(evaluated[-1] - wanted)
     print(f"# {name}: losses within {off:.2g}, of an evaluation within {eval_off:.2g}, tensors within {apart:.2g}", flush=True)
     assert off < 1e-4 * max(1, want[0]) and eval_off < 1e-4 * max(1, wanted), f"losses {got} {evaluated}, expected {want} {wanted}"
@@ -185,6 +244,58 @@ def distance(ours, theirs, before):
     wrong = sum(((ours[k].double() - theirs[k].double()) ** 2).sum().item() for k in theirs)
     change = sum(((theirs[k].double() - before[k]) ** 2).sum().item() for k in theirs)
     return (wrong / change) ** 0.5
+
+
+def finetuned(name, freeze, planes, side, folder):
+    """A folder of 7 classes begins a run of 3 with a new classifier. Frozen layers keep weights and statistics, and all else learns as in
+    PyTorch, whose frozen batch norms are in evaluation mode."""
+    global CLASSES
+    model, hf, data, pixels, labels = made(name, planes, side, 26, folder)
+    before = copy.deepcopy(state_of(model))
+    CLASSES = 3
+    try:
+        small = model_of(name, planes, side)
+        labels = labels % CLASSES
+        write_pictures(data, torch.randint(0, 256, (26, side, side, planes), dtype=torch.uint8), labels)
+        file = open(data, "rb").read()
+        pixels = normalised(torch.frombuffer(bytearray(file[64 + 4 * 26:]), dtype=torch.uint8).reshape(26, side, side, planes))
+        keys = {"image_classes": CLASSES, "freeze": freeze, "freeze_batch_norm": True, **own_size(name, side)}
+        if name == "hf:vit":
+            del keys["freeze_batch_norm"]
+        _, _, first = train_ours(hf, data, folder, optimizer_of("SGD", 0.0), 1, 1, dsc=keys)
+        head = {k for k in first if first[k].shape != before[k].shape}
+        assert len(head) == 2 and train_ours.said.count("new classifier of 3 classes") == 1, f"new tensors are {head}: {train_ours.said[:400]}"
+        assert all(torch.equal(first[k], before[k]) for k in first if k not in head and "running" not in k and "num_b" not in k), "weights of the folder changed"
+        if name.startswith("hf:"):
+            small = type(small).from_pretrained(f"{folder}/export", attn_implementation="eager")
+            small.load_state_dict({k: t for k, t in before.items() if "running" in k or "num_b" in k}, strict=False)
+        else:
+            small.load_state_dict({**before, **{k: first[k] for k in head}})
+        optimizer = optimizer_of("SGD", 1e-3)
+        got, _, ours = train_ours(hf, data, folder, optimizer, 3, 2, dsc=keys)
+        fits = [re.compile(f.replace(".", r"\.").replace("*", ".*") + "$") for f in freeze]
+        frozen = {k for k, _ in small.named_parameters() if any(f.match(k) for f in fits)}
+
+        def prepare(model):
+            for k, p in model.named_parameters():
+                p.requires_grad_(k not in frozen)
+            for k, module in model.named_modules():
+                if isinstance(module, torch.nn.BatchNorm2d) and f"{k}.weight" in frozen:
+                    module.eval()
+        want = train_theirs(small, pixels, labels, optimizer, 3, prepare)
+        off, apart = max(abs(a - b) for a, b in zip(got, want)), furthest(ours, state_of(small))
+        print(f"# {name}: {len(frozen)} frozen parameters, losses within {off:.2g}, tensors within {apart:.2g}", flush=True)
+        assert off < 2e-4 and apart < 2e-4 and len(frozen) > 0, f"losses {got}, expected {want}; tensors {apart} apart"
+        for k in before:
+            same = torch.equal(ours[k], before[k]) if k not in head else False
+            assert same or not any(k.startswith(f.rpartition(".")[0]) for f in frozen), f"{k} is frozen and changed"
+        config = json.load(open(f"{folder}/export/config.json"))
+        assert len(config["id2label"]) == 3 if "model_type" in config else config["num_classes"] == 3, f"config.json is {config}"
+        if name.startswith("hf:"):
+            again = type(small).from_pretrained(f"{folder}/export")
+            assert all(torch.equal(ours[k], t) for k, t in state_of(again).items()), "what transformers loads differs"
+    finally:
+        CLASSES = 7
 
 
 def named(folder):
@@ -228,7 +339,23 @@ TESTS = [("basic_cnn, a gray picture", logits, ("basic_cnn", 1, 28)), ("resnet18
          ("mobilenet_v3_small at 64", logits, ("mobilenet_v3_small", 3, 64)),
          ("basic_cnn, 20 steps of SGD", steps, ("basic_cnn", 1, 28, "SGD", 1)),
          ("resnet18, 20 steps of SGD on two ranks", steps, ("resnet18", 3, 64, "SGD", 2)),
-         ("configs and folders are refused by name", refused, ())]
+         ("configs and folders are refused by name", refused, ()),
+         ("a new classifier and frozen layers of resnet18", finetuned, ("resnet18", ["conv1.*", "bn1.*", "layer1.*"], 3, 64))]
+if timm is not None:
+    TESTS += [("timm's mobilenetv3_small_100", logits, ("timm:mobilenetv3_small_100", 3, 64))]
+if timm is not None and NIGHT:
+    TESTS += [("a new classifier of timm's efficientnet_b0", finetuned, ("timm:efficientnet_b0", ["conv_stem.*", "bn1.*", "blocks.0.*", "blocks.1.*"], 3, 64))]
+if transformers is not None:
+    TESTS += [("transformers' ResNet of bottlenecks", logits, ("hf:resnet-bottleneck", 3, 64)),
+              ("a new classifier of transformers' ResNet", finetuned, ("hf:resnet-basic", ["resnet.embedder.*"], 3, 64)),
+              ("a new classifier of transformers' ViT", finetuned, ("hf:vit", ["vit.embeddings.*"], 3, 32))]
+if transformers is not None and NIGHT:
+    TESTS += [("transformers' ResNet of basic blocks", logits, ("hf:resnet-basic", 3, 64)),
+              ("transformers' ResNet with early strides", logits, ("hf:resnet-early", 3, 64))]
+if NIGHT and timm is not None:
+    TESTS += [(f"timm's {name} at 64", logits, (f"timm:{name}", 3, 64)) for name in
+              ("resnet18", "resnet50", "vgg11", "vgg16_bn", "mobilenetv2_100", "mobilenetv3_large_100", "efficientnet_b1", "efficientnet_b5")]
+    TESTS += [("timm's vgg11_bn at 256", logits, ("timm:vgg11_bn", 3, 256))]
 if NIGHT:
     TESTS = [(f"{name} at 64", logits, (name, 3, 64)) for name in ALL] + [("resnet18 at 224", logits, ("resnet18", 3, 224))] + TESTS
     TESTS += [(f"{name} at {side}, 20 steps of {kind}", steps, (name, 3, side, kind, 1)) for name in

@@ -133,6 +133,44 @@ static void frozen_parameters_change_nothing(void **state)
            &(run_options) { .after = toy_buffers_expect, .user = &steps }, &out);
 }
 
+static dsc_status expect_kept(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    static const char *const names[] = { "block.0.mean", "block.1.wide", "block.1.steps", "loss.mean" };
+    double wanted[TOY_BUFFERS_WIDE], there[TOY_BUFFERS_WIDE];
+    (void)rank;
+    (void)user;
+    for (size_t i = 0; i < DSC_COUNT(names); i++) {
+        const int64_t bytes = toy_buffers_expected(names[i], names[i][0] == 'l' ? STEPS : 0, wanted);
+        DSC_TRY(dsc_probe_buffer(engine, names[i], there, err));
+        if (memcmp(wanted, there, (size_t)bytes) != 0)
+            return DSC_FAIL(err, DSC_ERR_INTERNAL, names[i], "is not what is expected");
+    }
+    return DSC_OK;
+}
+
+/* dsc.freeze_batch_norm: the buffers of modules whose parameters are all frozen keep their first values. */
+static void buffers_of_frozen_norms_stay(void **state)
+{
+    run_result first, other;
+    const run_options options = { .after = expect_kept };
+    const char *own = ", \"freeze\": [\"block.*\"], \"freeze_batch_norm\": true";
+    run_as((variant) { .world = 1, .own = own }, &options, &first);
+    run_as((variant) { .world = 2, .stage = 3, .own = own }, &options, &other);
+    run_expect_same(&first, &other);
+}
+
+static void frozen_norms_need_frozen_parameters(void **state)
+{
+    char config[2048];
+    run_result out;
+    const run_options options = { .steps = 1 };
+    config_of(&(variant) { .world = 1, .own = ", \"freeze_batch_norm\": true" }, config);
+    run_model(model, toy_buffers_data(), 1, config, &options, &out);
+    assert_int_equal(out.status, DSC_ERR_CONFIG);
+    assert_string_equal(out.error.where, "dsc.freeze_batch_norm");
+    assert_non_null(strstr(out.error.message, "no batch norm"));
+}
+
 static void skipped_steps_are_folded(void **state)
 {
     run_result out;
@@ -239,6 +277,8 @@ int main(void)
         cmocka_unit_test(values_are_folded_in_the_order_of_micro_batches),
         cmocka_unit_test(evaluation_reads_values_and_folds_nothing),
         cmocka_unit_test(frozen_parameters_change_nothing),
+        cmocka_unit_test(buffers_of_frozen_norms_stay),
+        cmocka_unit_test(frozen_norms_need_frozen_parameters),
         cmocka_unit_test(skipped_steps_are_folded),
         cmocka_unit_test(a_value_that_is_not_finite_stays_and_is_named_once),
         cmocka_unit_test(the_plan_is_exact),

@@ -69,7 +69,9 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
         atomic_store(&seen, ctx->buffer[0][0]);
     for (int32_t b = 0; b < module->buffer_count && ctx->statistic != NULL; b++) {
         const dsc_buffer_spec *spec = &module->buffers[b];
-        CW_CHECK((ctx->statistic[b] != NULL) == (spec->kind == DSC_BUFFER_AVERAGE && spec->count != 3));
+        CW_CHECK(ctx->constant[b] == spec->frozen);
+        CW_CHECK((ctx->statistic[b] != NULL) ==
+                 (spec->kind == DSC_BUFFER_AVERAGE && spec->count != 3 && !ctx->constant[b]));
         for (int64_t i = 0; ctx->statistic[b] != NULL && i < spec->count; i++)
             ctx->statistic[b][i] = statistic_of(spec, x, i);
         if (ctx->statistic[b] != NULL && (int64_t)ctx->rng_sample == atomic_load(&spoilt) && spec->count == WIDE)

@@ -225,7 +225,7 @@ static void a_network_has_the_sizes_that_are_asked_for(void **state)
         assert_int_equal(dsc_model_open(&model, others[i], &options, &err), DSC_ERR_INPUT);
         assert_non_null(strstr(err.message, "dsc.image_size"));
     }
-    options.network.by_data = true;
+    options.network.size_by_data = options.network.classes_by_data = true;
     assert_int_equal(dsc_model_open(&model, "gpt2-nano", &options, &err), DSC_OK);
     dsc_model_close(&model);
     options.network = (struct dsc_network_options) { .height = 4, .width = 4 };

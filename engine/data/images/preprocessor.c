@@ -69,23 +69,38 @@ static dsc_status take(const cJSON *root, const char *path, dsc_image_transform 
     return take_size(cJSON_GetObjectItemCaseSensitive(root, "size"), path, crops, part, out, err);
 }
 
-dsc_status dsc_image_preprocessor_open(const dsc_io *io, dsc_alloc *alloc, const char *folder,
-                                       dsc_image_preprocessor *out, dsc_error *err)
+static dsc_status read_file(const dsc_io *io, const char *folder, const char *name, dsc_image_preprocessor *out,
+                            dsc_error *err)
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
     int64_t bytes = 0;
-    *out = (dsc_image_preprocessor) { .alloc = alloc };
-    if (folder == NULL)
-        return DSC_OK;
-    DSC_TRY(dsc_path_join(out->path, sizeof out->path, folder, "preprocessor_config.json", err));
+    DSC_TRY(dsc_path_join(out->path, sizeof out->path, folder, name, err));
     if (dsc_io_kind(out->path) != DSC_PATH_FILE)
         return DSC_OK;
-    DSC_TRY(dsc_io_read_all(io, alloc, out->path, CONFIG_BYTES_MAX, &out->text, &bytes, err));
+    DSC_TRY(dsc_io_read_all(io, out->alloc, out->path, CONFIG_BYTES_MAX, &out->text, &bytes, err));
     const dsc_status status =
-        dsc_json_open(alloc, out->path, out->text, bytes, DSC_JSON_STRICT, &limits, &out->json, err);
+        dsc_json_open(out->alloc, out->path, out->text, bytes, DSC_JSON_STRICT, &limits, &out->json, err);
     if (status != DSC_OK)
         dsc_image_preprocessor_close(out);
     return status;
+}
+
+dsc_status dsc_image_preprocessor_open(const dsc_io *io, dsc_alloc *alloc, const char *folder,
+                                       dsc_image_preprocessor *out, dsc_error *err)
+{
+    *out = (dsc_image_preprocessor) { .alloc = alloc };
+    if (folder == NULL)
+        return DSC_OK;
+    DSC_TRY(read_file(io, folder, "preprocessor_config.json", out, err));
+    if (out->json != NULL)
+        return DSC_OK;
+    DSC_TRY(read_file(io, folder, "config.json", out, err));
+    const cJSON *root = out->json != NULL ? dsc_json_root(out->json) : NULL;
+    const cJSON *trained = cJSON_GetObjectItemCaseSensitive(root, "pretrained_cfg");
+    out->is_timm = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(trained, "mean"));
+    if (!out->is_timm)
+        dsc_image_preprocessor_close(out);
+    return DSC_OK;
 }
 
 void dsc_image_preprocessor_close(dsc_image_preprocessor *p)
@@ -100,5 +115,5 @@ dsc_status dsc_image_preprocessor_sizes(const dsc_image_preprocessor *p, dsc_ima
     out->resize = (int32_t)rint((out->width > out->height ? out->width : out->height) / 0.875);
     out->resize_width = out->resize_height = 0;
     out->filter = DSC_RESAMPLE_BILINEAR;
-    return p->json != NULL ? take(dsc_json_root(p->json), p->path, out, err) : DSC_OK;
+    return p->json != NULL && !p->is_timm ? take(dsc_json_root(p->json), p->path, out, err) : DSC_OK;
 }

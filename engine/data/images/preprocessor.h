@@ -1,5 +1,5 @@
 /* preprocessor.h - sizes and norms in a model folder's preprocessor_config.json, as image processors of transformers
- * write it. SPDX-License-Identifier: Apache-2.0 */
+ * write it; without that file, the norms in config.json of timm. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_IMAGES_PREPROCESSOR_H
 #define DSC_ENGINE_DATA_IMAGES_PREPROCESSOR_H
 
@@ -11,6 +11,7 @@
 typedef struct dsc_image_preprocessor {
     dsc_alloc *alloc;
     dsc_json *json; /* NULL: the folder has no such file */
+    bool is_timm;   /* config.json, of which "mean" and "std" in "pretrained_cfg" count */
     char *text, path[1024];
 } dsc_image_preprocessor;
 
