@@ -11,6 +11,8 @@ const dsc_lm_family *dsc_lm_family_at(int32_t index);
 
 /* models/conv/: every convolutional network, which config.json names by "architecture". */
 extern const dsc_lm_family dsc_conv_family, dsc_resnet_family; /* the second: by transformers */
+extern const dsc_lm_family dsc_torch_vit_family;               /* architectures that the function knows */
+bool dsc_torch_vit_has(const char *architecture);
 
 /* hf.c: a folder with config.json, or such a file alone (`dir` NULL). On success *out owns `alloc`; on failure nothing
  * of it is in use. `lora` is what the options' adapters were read to, whose weights a success takes; NULL: none. */

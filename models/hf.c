@@ -57,9 +57,9 @@ static dsc_status find_family(hf_folder *folder, dsc_error *err)
     dsc_hf_config reader = { .json = folder->json, .object = root, .err = err };
     const cJSON *item = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, "model_type") : NULL;
     dsc_json_where(folder->json, item != NULL ? item : root, reader.where, sizeof reader.where);
-    if (item == NULL &&
-        cJSON_IsString(cJSON_GetObjectItemCaseSensitive(root, "architecture"))) { /* as timm writes it */
-        folder->family = &dsc_conv_family;
+    const cJSON *architecture = cJSON_GetObjectItemCaseSensitive(root, "architecture");
+    if (item == NULL && cJSON_IsString(architecture)) { /* as timm writes it */
+        folder->family = dsc_torch_vit_has(architecture->valuestring) ? &dsc_torch_vit_family : &dsc_conv_family;
         return DSC_OK;
     }
     if (!cJSON_IsString(item))

@@ -20,7 +20,9 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
 {
     char *text = lm->names[lm->module_count + lm->param_count];
     dsc_param_spec *spec = &lm->params[lm->param_count++];
-    const int bytes = snprintf(text, NAME_BYTES, "%s%s%s%s", lm->prefix, name, part[0] != 0 ? "." : "", part);
+    const size_t length = strlen(name);
+    const bool joined = part[0] == 0 || (length > 0 && name[length - 1] == '_'); /* "in_proj_weight" of torch */
+    const int bytes = snprintf(text, NAME_BYTES, "%s%s%s%s", lm->prefix, name, joined ? "" : ".", part);
     DSC_ASSERT(bytes > 0);
     DSC_ASSERT(bytes < NAME_BYTES);
     const bool vector = rows == 0;

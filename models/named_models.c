@@ -181,9 +181,9 @@ static const dsc_named_model models[] = {
     { "phi-3-mini", PHI3(32, 3072, 8192, 32, 32, 32064, 4096, 10000.0, 2047, 32000) },
     { "phi-3-medium", PHI3(40, 5120, 17920, 40, 10, 32064, 4096, 10000.0, 2047, null) },
     { "phi-4", PHI3(40, 5120, 17920, 40, 10, 100352, 16384, 250000.0, null, 100349) },
-    { "smollm3-3b", OF("smollm3", "SmolLM3ForCausalLM") SHAPE(36, 2048, 11008, 16, 4, 128256, 65536)
-                    SIZE("no_rope_layer_interval", 4) SIZE("rope_theta", 5000000.0) SIZE("rms_norm_eps", 1e-6)
-                    SIZE("pad_token_id", 128004) TIED "}" },
+    { "smollm3-3b",
+      OF("smollm3", "SmolLM3ForCausalLM") SHAPE(36, 2048, 11008, 16, 4, 128256, 65536) SIZE("no_rope_layer_interval", 4)
+          SIZE("rope_theta", 5000000.0) SIZE("rms_norm_eps", 1e-6) SIZE("pad_token_id", 128004) TIED "}" },
     { "granite-3.1-2b", GRANITE(2048, 8192, 49155, 0.015625, 8.0) },
     { "granite-3.1-8b", GRANITE(4096, 12800, 49155, 0.0078125, 16.0) },
     { "olmo-2-1b", OLMO2(16, 2048, 8192, 16, 16) },
@@ -191,25 +191,26 @@ static const dsc_named_model models[] = {
     { "olmo-2-13b", OLMO2(40, 5120, 13824, 40, 40) },
     { "olmo-2-32b", OLMO2(64, 5120, 27648, 40, 8) },
     { "stablelm-3b", OF("stablelm", "StableLmForCausalLM") SHAPE(32, 2560, 6912, 32, 32, 50304, 4096)
-                     SIZE("partial_rotary_factor", 0.25) SIZE("layer_norm_eps", 1e-5) SIZE("use_qkv_bias", false)
-                     SIZE("rope_theta", 10000.0) UNTIED "}" },
+                         SIZE("partial_rotary_factor", 0.25) SIZE("layer_norm_eps", 1e-5) SIZE("use_qkv_bias", false)
+                             SIZE("rope_theta", 10000.0) UNTIED "}" },
     { "stablelm-2-1.6b", OF("stablelm", "StableLmForCausalLM") SHAPE(24, 2048, 5632, 32, 32, 100352, 4096)
-                         SIZE("partial_rotary_factor", 0.25) SIZE("layer_norm_eps", 1e-5) SIZE("use_qkv_bias", true)
-                         SIZE("rope_theta", 10000.0) UNTIED "}" },
+                             SIZE("partial_rotary_factor", 0.25) SIZE("layer_norm_eps", 1e-5) SIZE("use_qkv_bias", true)
+                                 SIZE("rope_theta", 10000.0) UNTIED "}" },
     { "starcoder2-3b", STARCODER2(30, 3072, 12288, 24, 2, 999999.4420358813, TIED) },
     { "starcoder2-7b", STARCODER2(32, 4608, 18432, 36, 4, 1000000.0, TIED) },
     { "starcoder2-15b", STARCODER2(40, 6144, 24576, 48, 4, 100000.0, UNTIED) },
     { "glm-4-9b", GLM("glm", "GlmForCausalLM") },
     { "glm-4-9b-0414", GLM("glm4", "Glm4ForCausalLM") },
-    { "command-r7b", OF("cohere2", "Cohere2ForCausalLM") SHAPE(32, 4096, 14336, 32, 8, 256000, 132096)
-                     SIZE("head_dim", 128) SIZE("logit_scale", 0.25) SIZE("sliding_window", 4096)
-                     SIZE("sliding_window_pattern", 4) SIZE("layer_norm_eps", 1e-5) SIZE("rope_theta", 50000.0) "}" },
+    { "command-r7b",
+      OF("cohere2", "Cohere2ForCausalLM") SHAPE(32, 4096, 14336, 32, 8, 256000, 132096) SIZE("head_dim", 128)
+          SIZE("logit_scale", 0.25) SIZE("sliding_window", 4096) SIZE("sliding_window_pattern", 4)
+              SIZE("layer_norm_eps", 1e-5) SIZE("rope_theta", 50000.0) "}" },
     { "seed-oss-36b", OF("seed_oss", "SeedOssForCausalLM") SHAPE(64, 5120, 27648, 80, 8, 155136, 524288)
-                      SIZE("head_dim", 128) SIZE("attention_bias", true) SIZE("attention_out_bias", false)
-                      SIZE("rms_norm_eps", 1e-6) SIZE("rope_theta", 10000000.0) UNTIED "}" },
-    { "ernie-4.5-0.3b", OF("ernie4_5", "Ernie4_5ForCausalLM") SHAPE(18, 1024, 3072, 16, 2, 103424, 131072)
-                        SIZE("head_dim", 128) SIZE("use_bias", false) SIZE("rms_norm_eps", 1e-5)
-                        SIZE("rope_theta", 500000.0) TIED "}" },
+                          SIZE("head_dim", 128) SIZE("attention_bias", true) SIZE("attention_out_bias", false)
+                              SIZE("rms_norm_eps", 1e-6) SIZE("rope_theta", 10000000.0) UNTIED "}" },
+    { "ernie-4.5-0.3b",
+      OF("ernie4_5", "Ernie4_5ForCausalLM") SHAPE(18, 1024, 3072, 16, 2, 103424, 131072) SIZE("head_dim", 128)
+          SIZE("use_bias", false) SIZE("rms_norm_eps", 1e-5) SIZE("rope_theta", 500000.0) TIED "}" },
     { "pythia-70m", NEOX(6, 512, 2048, 8, 50304) },
     { "pythia-160m", NEOX(12, 768, 3072, 12, 50304) },
     { "pythia-410m", NEOX(24, 1024, 4096, 16, 50304) },
@@ -232,10 +233,9 @@ static const dsc_named_model models[] = {
     { "mpt-7b", MPT },
     { "mixtral-8x7b", MIXTRAL(32, 4096, 14336, 32, 32768) },
     { "mixtral-8x22b", MIXTRAL(56, 6144, 16384, 48, 65536) },
-    { "olmoe-1b-7b", OF("olmoe", "OlmoeForCausalLM") SHAPE(16, 2048, 1024, 16, 16, 50304, 4096)
-                     SIZE("num_experts", 64) SIZE("num_experts_per_tok", 8) SIZE("norm_topk_prob", false)
-                     SIZE("rms_norm_eps", 1e-5) SIZE("rope_theta", 10000.0) SIZE("pad_token_id", 1)
-                     UNTIED "}" },
+    { "olmoe-1b-7b", OF("olmoe", "OlmoeForCausalLM") SHAPE(16, 2048, 1024, 16, 16, 50304, 4096) SIZE("num_experts", 64)
+                         SIZE("num_experts_per_tok", 8) SIZE("norm_topk_prob", false) SIZE("rms_norm_eps", 1e-5)
+                             SIZE("rope_theta", 10000.0) SIZE("pad_token_id", 1) UNTIED "}" },
     { "qwen3-30b-a3b", QWEN3_MOE(48, 2048, 6144, 768, 32) },
     { "qwen3-235b-a22b", QWEN3_MOE(94, 4096, 12288, 1536, 64) },
     { "bert-base", BERT(12, 768, 3072, 12, 30522) },
@@ -278,6 +278,11 @@ static const dsc_named_model models[] = {
     { "efficientnet_b6", "efficientnet_b6" },
     { "efficientnet_b7", "efficientnet_b7" },
     { "efficientnet", "efficientnet_b0" },
+    { "vit_b_16", "vit_b_16" },
+    { "vit_b_32", "vit_b_32" },
+    { "vit_l_16", "vit_l_16" },
+    { "vit_l_32", "vit_l_32" },
+    { "vit_h_14", "vit_h_14" },
 };
 
 const dsc_named_model *dsc_named_model_at(int32_t index)

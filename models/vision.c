@@ -66,7 +66,8 @@ void dsc_vision_emit_last(dsc_program *program, const dsc_lm_config *base)
 {
     const dsc_vision_config *config = config_of(base);
     const dsc_block block = block_of(program, base);
-    const dsc_program_linear_args classifier = { .name = "classifier",
+    const dsc_program_linear_args classifier = { .name = config->traits->classifier != NULL ? config->traits->classifier
+                                                                                            : "classifier",
                                                  .shape = { .out = base->vocab, .out_in = true },
                                                  .bias = true,
                                                  .whole = true,

@@ -16,7 +16,8 @@ typedef struct dsc_vision_traits {
     bool flat, patch_bias, quick; /* quick: the default activation is the quick GELU, else GELU */
     const char *embed_norm;       /* of the first module's rows; NULL: none */
     dsc_dense_traits block;
-    const char *final_norm; /* a whole name, as is the classifier's: "classifier" */
+    const char *final_norm; /* a whole name, as is the classifier's */
+    const char *classifier; /* NULL: "classifier" */
     /* Defaults of config.json. */
     int64_t patch;
     double eps;

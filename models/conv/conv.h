@@ -88,6 +88,11 @@ const dsc_conv_architecture *dsc_conv_table(int32_t index);
 #define DSC_CONV_OF_TIMM 1
 extern const dsc_conv_architecture dsc_resnets[], dsc_vggs[], dsc_mobilenets[], dsc_efficientnets[], dsc_basic_cnns[];
 
+/* size[3] <- planes, height and width: "num_channels" and "image_size", else "input_size" of "pretrained_cfg", else as
+ * they were. A size that the run asks for takes the place of both. */
+DSC_MUST_USE dsc_status dsc_conv_read_picture(dsc_hf_config *reader, int64_t size[3]);
+/* "num_classes" as in timm; "num_labels" or names in "id2label" as in transformers. */
+DSC_MUST_USE dsc_status dsc_conv_read_classes(dsc_hf_config *reader, int64_t usual, int64_t *out);
 /* ResNet's keys as transformers writes them (resnet.c), with the sizes of pictures set; names are those of
  * transformers. */
 DSC_MUST_USE dsc_status dsc_conv_read_resnet(dsc_hf_config *reader, dsc_conv_config *config);

@@ -102,11 +102,8 @@ static bool read_list(const cJSON *list, int count, int64_t max, int64_t *out)
     return good;
 }
 
-/* "image_size" and "num_channels", else "input_size" of "pretrained_cfg": planes, height, width. A size that the run
- * asks for takes the place of both. */
-static dsc_status read_picture(dsc_hf_config *reader, bool is_basic, dsc_conv_config *out)
+dsc_status dsc_conv_read_picture(dsc_hf_config *reader, int64_t size[3])
 {
-    int64_t size[3] = { is_basic ? 1 : 3, is_basic ? BASIC_SIDE : SIDE, is_basic ? BASIC_SIDE : SIDE };
     const cJSON *trained = dsc_hf_field(reader, "pretrained_cfg");
     const cJSON *input = cJSON_GetObjectItemCaseSensitive(trained, "input_size");
     if (input != NULL && !read_list(input, 3, SIDE_MAX, size))
@@ -123,16 +120,22 @@ static dsc_status read_picture(dsc_hf_config *reader, bool is_basic, dsc_conv_co
         size[2] = size[1];
     if (reader->picture[0] > 0)
         size[1] = reader->picture[0], size[2] = reader->picture[1];
-    DSC_TRY(dsc_hf_int(reader, "num_channels", PLANES_MAX, size[0], &out->planes));
-    if (out->planes > PLANES_MAX)
+    DSC_TRY(dsc_hf_int(reader, "num_channels", PLANES_MAX, size[0], &size[0]));
+    if (size[0] > PLANES_MAX)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "a picture of %lld planes; at most %d are possible",
-                             (long long)out->planes, PLANES_MAX);
-    out->height = size[1], out->width = size[2];
+                             (long long)size[0], PLANES_MAX);
     return DSC_OK;
 }
 
-/* "num_classes" as in timm; "num_labels" or names in "id2label" as in transformers. */
-static dsc_status read_classes(dsc_hf_config *reader, int64_t usual, int64_t *out)
+static dsc_status read_picture(dsc_hf_config *reader, bool is_basic, dsc_conv_config *out)
+{
+    int64_t size[3] = { is_basic ? 1 : 3, is_basic ? BASIC_SIDE : SIDE, is_basic ? BASIC_SIDE : SIDE };
+    DSC_TRY(dsc_conv_read_picture(reader, size));
+    out->planes = size[0], out->height = size[1], out->width = size[2];
+    return DSC_OK;
+}
+
+dsc_status dsc_conv_read_classes(dsc_hf_config *reader, int64_t usual, int64_t *out)
 {
     const cJSON *names = dsc_hf_field(reader, "id2label");
     int64_t count = names != NULL ? cJSON_GetArraySize(names) : usual;
@@ -247,7 +250,7 @@ static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     dsc_hf_skip(reader, others);
     const bool is_basic = architecture->fill == dsc_basic_cnns[0].fill;
     DSC_TRY(read_picture(reader, is_basic, out));
-    DSC_TRY(read_classes(reader, is_basic ? BASIC_CLASSES : CLASSES, &lm->vocab));
+    DSC_TRY(dsc_conv_read_classes(reader, is_basic ? BASIC_CLASSES : CLASSES, &lm->vocab));
     DSC_TRY(refuse_other_models(reader, out));
     DSC_TRY(dsc_hf_number(reader, "drop_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop));
     DSC_TRY(dsc_hf_number(reader, "drop_path_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop_path));
@@ -261,7 +264,7 @@ static dsc_status read_resnet(dsc_hf_config *reader, dsc_lm_config *lm)
     dsc_conv_config *out = (dsc_conv_config *)(void *)lm;
     out->naming = DSC_CONV_TRANSFORMERS;
     DSC_TRY(read_picture(reader, false, out));
-    DSC_TRY(read_classes(reader, 2, &lm->vocab));
+    DSC_TRY(dsc_conv_read_classes(reader, 2, &lm->vocab));
     DSC_TRY(dsc_conv_read_resnet(reader, out));
     return finish(reader, out, "resnet");
 }

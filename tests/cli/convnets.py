@@ -66,6 +66,8 @@ def built(name, planes, side):
             num_labels=CLASSES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="eager"))
     if kind == "hf":
         return transformers.ResNetForImageClassification(transformers.ResNetConfig(num_channels=planes, num_labels=CLASSES, **HF[rest]))
+    if name.startswith("vit_"):
+        return getattr(torchvision.models, name)(num_classes=CLASSES, image_size=side)
     return getattr(torchvision.models, name)(num_classes=CLASSES, **({"init_weights": True} if name.startswith("vgg") else {}))
 
 
@@ -260,7 +262,7 @@ def finetuned(name, freeze, planes, side, folder):
         file = open(data, "rb").read()
         pixels = normalised(torch.frombuffer(bytearray(file[64 + 4 * 26:]), dtype=torch.uint8).reshape(26, side, side, planes))
         keys = {"image_classes": CLASSES, "freeze": freeze, "freeze_batch_norm": True, **own_size(name, side)}
-        if name == "hf:vit":
+        if "vit" in name:
             del keys["freeze_batch_norm"]
         _, _, first = train_ours(hf, data, folder, optimizer_of("SGD", 0.0), 1, 1, dsc=keys)
         head = {k for k in first if first[k].shape != before[k].shape}
@@ -341,6 +343,9 @@ TESTS = [("basic_cnn, a gray picture", logits, ("basic_cnn", 1, 28)), ("resnet18
          ("resnet18, 20 steps of SGD on two ranks", steps, ("resnet18", 3, 64, "SGD", 2)),
          ("configs and folders are refused by name", refused, ()),
          ("a new classifier and frozen layers of resnet18", finetuned, ("resnet18", ["conv1.*", "bn1.*", "layer1.*"], 3, 64))]
+if NIGHT:
+    TESTS += [("vit_b_32 at 64", logits, ("vit_b_32", 3, 64)), ("vit_b_16 at 32, 20 steps of AdamW", steps, ("vit_b_16", 3, 32, "AdamW", 1)),
+              ("a new classifier of vit_b_16", finetuned, ("vit_b_16", ["conv_proj.*", "encoder.layers.encoder_layer_0.*"], 3, 32))]
 if timm is not None:
     TESTS += [("timm's mobilenetv3_small_100", logits, ("timm:mobilenetv3_small_100", 3, 64))]
 if timm is not None and NIGHT:

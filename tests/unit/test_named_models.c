@@ -136,6 +136,11 @@ static const struct {
     { "efficientnet_b6", INT64_C(43040704) },
     { "efficientnet_b7", INT64_C(66347960) },
     { "efficientnet", INT64_C(5288548) },
+    { "vit_b_16", INT64_C(86567656) },
+    { "vit_b_32", INT64_C(88224232) },
+    { "vit_l_16", INT64_C(304326632) },
+    { "vit_l_32", INT64_C(306535400) },
+    { "vit_h_14", INT64_C(632045800) },
 };
 
 static double seconds(void)
