@@ -170,6 +170,41 @@ static void convolutions_change_rows_and_columns_of_blocks(void **state)
     dsc_model_close(&model);
 }
 
+/* The network of docs/own_model.md for pictures of 4 x 4. */
+static dsc_model *build_maps(void)
+{
+    dsc_build_options options = options_of(3);
+    dsc_build_conv2d_options c = DSC_BUILD_CONV2D_OPTIONS_INIT;
+    dsc_builder *b = NULL;
+    dsc_model *model = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    c.columns = 6;
+    assert_int_equal(dsc_build_open(&b, &options, NULL), DSC_OK);
+    dsc_build_begin_first(b);
+    dsc_node x = dsc_build_conv2d(b, dsc_build_patches(b, 1), "conv", &c);
+    x = dsc_build_activation(b, dsc_build_batch_norm(b, x, "bn", 1e-5, 0.1), DSC_BUILD_RELU);
+    dsc_build_end(b, dsc_build_max_pool(b, x, 2, 2, 0));
+    c.columns = 12;
+    x = dsc_build_conv2d(b, dsc_build_begin_picture(b, 2, 2, 6), "conv", &c);
+    dsc_build_end(b, dsc_build_activation(b, dsc_build_batch_norm(b, x, "bn", 1e-5, 0.1), DSC_BUILD_RELU));
+    x = dsc_build_mean_pool(b, dsc_build_begin_last(b), 1, 1);
+    dsc_build_end(b, dsc_build_linear(b, x, "classifier", CLASSES, true));
+    if (dsc_build_finish(&b, NULL, &model, &err) != DSC_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    return model;
+}
+
+static void a_network_of_maps_learns(void **state)
+{
+    (void)state;
+    dsc_model *model = build_maps();
+    double losses[STEPS + 1];
+    char note[200];
+    train(model, losses, note);
+    assert_true(losses[STEPS] < losses[0] && losses[STEPS] > 0);
+    dsc_model_close(&model);
+}
+
 static void parameters_are_named_by_module(void **state)
 {
     (void)state;
@@ -322,6 +357,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_and_a_patch_of_the_same_numbers_give_equal_bits),
         cmocka_unit_test(convolutions_change_rows_and_columns_of_blocks),
+        cmocka_unit_test(a_network_of_maps_learns),
         cmocka_unit_test(parameters_are_named_by_module),
         cmocka_unit_test(a_wrong_call_has_its_message),
         cmocka_unit_test(data_of_no_possible_shape_is_refused),
