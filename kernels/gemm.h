@@ -88,6 +88,9 @@ typedef struct dsc_gemm_args {
      * no sums beside such a product. They are not both E5M2. A CPU multiplies the values in bf16, which holds them. */
     dsc_fp8 a_fp8, b_fp8;
     const dsc_fp8_scale *a_scale, *b_scale;
+    /* Both or none: A and B have scales of blocks instead (fp8.h), steps in the layout of dsc_fp8_step_count. */
+    dsc_fp8_blocks a_blocks, b_blocks;
+    const float *a_steps, *b_steps;
     bool fast_sums; /* with fp8: a GPU may keep sums with fewer bits, on sm_90 14 of the fraction for 128 products */
     dsc_activation activation; /* f of ACTIVATION, BIAS_ACTIVATION and SLOPE */
 } dsc_gemm_args;

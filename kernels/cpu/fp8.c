@@ -48,13 +48,32 @@ static float power_of(int e)
     return power;
 }
 
+/* Numbers that are cast already, in squares that stay in cache. */
+static void turn_blocks(void *ctx, int64_t first, int64_t last)
+{
+    const dsc_cast_fp8_args *a = ctx;
+    const uint8_t *from = a->from;
+    for (int64_t block = first; block < last; block++)
+        for (int64_t c0 = 0; c0 < a->col_count; c0 += FP8_ROWS)
+            for (int64_t c = c0; c < dsc_min_i64(c0 + FP8_ROWS, a->col_count); c++)
+                for (int64_t r = block * FP8_ROWS; r < block * FP8_ROWS + rows_of_block(a, block); r++)
+                    a->columns[c * a->row_count + r] = from[r * a->col_count + c];
+}
+
 static dsc_status cast(const dsc_cast_fp8_args *a, const dsc_cpu_threads *pool, dsc_fp8_variant with)
 {
     DSC_ASSERT(a->row_count > 0 && a->row_count % DSC_FP8_UNIT == 0);
     DSC_ASSERT(a->col_count > 0 && a->col_count % DSC_FP8_UNIT == 0);
     DSC_ASSERT(a->format == DSC_FP8_E4M3 || a->format == DSC_FP8_E5M2);
     DSC_ASSERT(a->rows != NULL || a->columns != NULL);
+    DSC_ASSERT(!a->from_fp8 || (a->rows == NULL && a->blocks == DSC_FP8_BLOCKS_NONE));
     const int64_t blocks = dsc_div_ceil(a->row_count, FP8_ROWS);
+    if (a->blocks != DSC_FP8_BLOCKS_NONE)
+        return dsc_fp8_cast_blocks(a, pool, with);
+    if (a->from_fp8) {
+        dsc_thread_pool_run(pool, blocks, turn_blocks, (void *)(uintptr_t)a);
+        return DSC_OK;
+    }
     cast_job job = { .args = a, .with = with };
     dsc_thread_pool_run(pool, blocks, find_top, &job);
     const int e = dsc_fp8_exponent(atomic_load(&job.top), a->format);
@@ -64,10 +83,68 @@ static dsc_status cast(const dsc_cast_fp8_args *a, const dsc_cpu_threads *pool, 
     return DSC_OK;
 }
 
+/* ---- a piece of a matrix ---- */
+
+enum { PIECE = FP8_ROWS * FP8_COLS }; /* numbers at a time */
+
+typedef struct piece_job {
+    const dsc_fp8_piece_args *args;
+    dsc_fp8_variant with;
+    _Atomic uint32_t top;
+} piece_job;
+
+static void piece_blocks(void *ctx, int64_t first, int64_t last)
+{
+    piece_job *job = ctx;
+    const dsc_fp8_piece_args *a = job->args;
+    for (int64_t block = first; block < last; block++) {
+        const int64_t at = block * PIECE, count = dsc_min_i64(PIECE, a->count - at), whole = count / FP8_COLS;
+        const uint16_t *const x = (const uint16_t *)a->from + at;
+        if (a->work == DSC_FP8_PIECE_TOP) {
+            const uint32_t top = job->with.top(x, count);
+            uint32_t before = atomic_load_explicit(&job->top, memory_order_relaxed);
+            while (top > before && !atomic_compare_exchange_weak(&job->top, &before, top))
+                ;
+            continue;
+        }
+        dsc_cast_fp8_args rows = { .rows = a->to + at, .from = x, .col_count = FP8_COLS, .format = DSC_FP8_E4M3 };
+        if (whole > 0)
+            job->with.rows(&rows, 0, whole, 1.0f / a->scale->step);
+        rows.rows += whole * FP8_COLS;
+        rows.from = x + whole * FP8_COLS;
+        rows.col_count = count - whole * FP8_COLS;
+        if (rows.col_count > 0)
+            job->with.rows(&rows, 0, 1, 1.0f / a->scale->step);
+    }
+}
+
+static dsc_status piece(const dsc_fp8_piece_args *a, const dsc_cpu_threads *pool, dsc_fp8_variant with)
+{
+    uint32_t top = 0;
+    DSC_ASSERT(a->count >= 0 && a->count % DSC_FP8_UNIT == 0);
+    DSC_ASSERT(a->work != DSC_FP8_PIECE_SCALE || a->top_count > 0);
+    if (a->work == DSC_FP8_PIECE_SCALE) {
+        for (int64_t i = 0; i < a->top_count; i++)
+            top = a->tops[i * a->top_stride] > top ? a->tops[i * a->top_stride] : top;
+        a->scale->step = power_of(-dsc_fp8_exponent(top, DSC_FP8_E4M3));
+        return DSC_OK;
+    }
+    piece_job job = { .args = a, .with = with };
+    dsc_thread_pool_run(pool, dsc_div_ceil(a->count, PIECE), piece_blocks, &job);
+    top = atomic_load(&job.top);
+    if (a->work == DSC_FP8_PIECE_TOP && top > *a->top)
+        *a->top = top;
+    return DSC_OK;
+}
+
 #define CAST_VARIANT(isa)                                                                                              \
     static dsc_status cast_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                        \
     {                                                                                                                  \
         return cast(args, pool, (dsc_fp8_variant) { dsc_fp8_top_##isa, dsc_fp8_rows_##isa });                          \
+    }                                                                                                                  \
+    static dsc_status piece_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                       \
+    {                                                                                                                  \
+        return piece(args, pool, (dsc_fp8_variant) { dsc_fp8_top_##isa, dsc_fp8_rows_##isa });                         \
     }
 CAST_VARIANT(ref)
 CAST_VARIANT(avx2)
@@ -101,11 +178,21 @@ typedef struct unpack_job {
     uint16_t values[256];
 } unpack_job;
 
+static void unpack_row_in_blocks(const unpack_job *job, int64_t r)
+{
+    const dsc_fp8_unpack *u = job->unpack;
+    for (int64_t c = 0; c < u->cols; c++)
+        u->to[r * u->cols + c] = dsc_bf16_from_f32(dsc_f32_from_bf16(job->values[u->from[r * u->ld + c]]) *
+                                                   u->steps[dsc_fp8_step_at(u->blocks, u->rows, u->cols, r, c)]);
+}
+
 static void unpack_rows(void *ctx, int64_t first, int64_t last)
 {
     const unpack_job *job = ctx;
     const dsc_fp8_unpack *u = job->unpack;
-    for (int64_t r = first; r < last; r++)
+    for (int64_t r = first; r < last && u->blocks != DSC_FP8_BLOCKS_NONE; r++)
+        unpack_row_in_blocks(job, r);
+    for (int64_t r = first; r < last && u->blocks == DSC_FP8_BLOCKS_NONE; r++)
         for (int64_t c = 0; c < u->cols; c++)
             u->to[r * u->cols + c] = job->values[u->from[r * u->ld + c]];
 }
@@ -113,7 +200,7 @@ static void unpack_rows(void *ctx, int64_t first, int64_t last)
 void dsc_fp8_unpack_run(const dsc_fp8_unpack *unpack, const dsc_cpu_threads *pool)
 {
     unpack_job job = { .unpack = unpack };
-    dsc_fp8_values(unpack->format, unpack->step, job.values);
+    dsc_fp8_values(unpack->format, unpack->blocks != DSC_FP8_BLOCKS_NONE ? 1.0f : unpack->step, job.values);
     dsc_thread_pool_run(pool, unpack->rows, unpack_rows, &job);
 }
 
@@ -121,4 +208,5 @@ void dsc_fp8_init(dsc_kernel_table *table, uint32_t caps)
 {
     const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
     table->fn[DSC_KERNEL_CAST_FP8] = avx512 ? cast_avx512 : avx2 ? cast_avx2 : cast_ref;
+    table->fn[DSC_KERNEL_FP8_PIECE] = avx512 ? piece_avx512 : avx2 ? piece_avx2 : piece_ref;
 }

@@ -29,7 +29,18 @@ typedef struct dsc_fp8_unpack {
     int64_t rows, cols, ld;
     dsc_fp8 format;
     float step;
+    dsc_fp8_blocks blocks;
+    const float *steps; /* of blocks, instead of `step` */
 } dsc_fp8_unpack;
+/* Place of the step of number (r, c) of a matrix [rows, cols] in blocks. */
+static inline int64_t dsc_fp8_step_at(dsc_fp8_blocks blocks, int64_t rows, int64_t cols, int64_t r, int64_t c)
+{
+    DSC_ASSERT(blocks != DSC_FP8_BLOCKS_NONE);
+    return blocks == DSC_FP8_BLOCKS_ROW ? c / DSC_FP8_BLOCK * rows + r
+                                        : r / DSC_FP8_BLOCK * dsc_fp8_square_stride(cols) + c / DSC_FP8_BLOCK;
+}
+/* fp8_blocks.c */
+dsc_status dsc_fp8_cast_blocks(const dsc_cast_fp8_args *a, const dsc_cpu_threads *pool, dsc_fp8_variant with);
 void dsc_fp8_unpack_run(const dsc_fp8_unpack *unpack, const dsc_cpu_threads *pool);
 
 #endif

@@ -266,6 +266,7 @@ static dsc_gemm_args in_bf16(const dsc_gemm_args *a, uint16_t *values)
     dsc_gemm_args out = *a;
     out.a_fp8 = out.b_fp8 = DSC_FP8_NONE;
     out.a_scale = out.b_scale = NULL;
+    out.a_blocks = out.b_blocks = DSC_FP8_BLOCKS_NONE;
     out.lda = out.ldb = a->k;
     out.a = values;
     out.b = values != NULL ? values + a->m * a->k : NULL;
@@ -500,9 +501,13 @@ static dsc_status product_fp8(const dsc_gemm_args *a, const dsc_cpu_threads *poo
     dsc_status status = values_room(s, a, err);
     if (status == DSC_OK) {
         const dsc_gemm_args bf16 = in_bf16(a, s->values.ptr);
-        const dsc_fp8_unpack of_a = { s->values.ptr, a->a, a->m, a->k, a->lda, a->a_fp8, a->a_scale->step };
+        const bool blocks = a->a_blocks != DSC_FP8_BLOCKS_NONE;
+        const dsc_fp8_unpack of_a = {
+            s->values.ptr, a->a, a->m, a->k, a->lda, a->a_fp8, blocks ? 0 : a->a_scale->step, a->a_blocks, a->a_steps
+        };
         const dsc_fp8_unpack of_b = {
-            (uint16_t *)s->values.ptr + a->m * a->k, a->b, a->n, a->k, a->ldb, a->b_fp8, a->b_scale->step
+            (uint16_t *)s->values.ptr + a->m * a->k, a->b,        a->n,      a->k, a->ldb, a->b_fp8,
+            blocks ? 0 : a->b_scale->step,           a->b_blocks, a->b_steps
         };
         dsc_fp8_unpack_run(&of_a, pool);
         dsc_fp8_unpack_run(&of_b, pool);

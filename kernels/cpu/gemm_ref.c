@@ -81,6 +81,7 @@ void dsc_gemm_check(const dsc_gemm_args *a)
     DSC_ASSERT(!a->a_transposed && a->b_transposed && a->sums_of == DSC_GEMM_NO_SUMS);
     DSC_ASSERT(a->ab_dtype == DSC_BF16 && (a->a_fp8 == DSC_FP8_E4M3 || a->b_fp8 == DSC_FP8_E4M3));
     DSC_ASSERT((a->m | a->n | a->k | a->lda | a->ldb | a->ldc) % DSC_FP8_UNIT == 0);
+    DSC_ASSERT((a->a_blocks == DSC_FP8_BLOCKS_NONE) == (a->b_blocks == DSC_FP8_BLOCKS_NONE));
 }
 
 /* The product, and in fp8 the value of each number of A and B. */
@@ -96,13 +97,21 @@ static double element(const void *x, int64_t at, const dsc_gemm_args *a, dsc_fp8
     return (double)dsc_f32_from_bf16(values[((const uint8_t *)x)[at]]);
 }
 
+/* Both numbers' steps, of blocks. */
+static double steps_of(const dsc_gemm_args *a, int64_t i, int64_t j, int64_t k)
+{
+    return (double)a->a_steps[dsc_fp8_step_at(a->a_blocks, a->m, a->k, i, k)] *
+           (double)a->b_steps[dsc_fp8_step_at(a->b_blocks, a->n, a->k, j, k)];
+}
+
 static double sum_of(const ref_job *job, int64_t i, int64_t j)
 {
     const dsc_gemm_args *a = job->args;
     double sum = 0;
     for (int64_t k = 0; k < a->k; k++)
         sum += element(a->a, a->a_transposed ? k * a->lda + i : i * a->lda + k, a, a->a_fp8, job->a_values) *
-               element(a->b, a->b_transposed ? j * a->ldb + k : k * a->ldb + j, a, a->b_fp8, job->b_values);
+               element(a->b, a->b_transposed ? j * a->ldb + k : k * a->ldb + j, a, a->b_fp8, job->b_values) *
+               (a->a_blocks != DSC_FP8_BLOCKS_NONE ? steps_of(a, i, j, k) : 1);
     return sum;
 }
 
@@ -142,8 +151,9 @@ dsc_status dsc_gemm_ref(const void *args, const dsc_cpu_threads *pool, dsc_error
     dsc_gemm_check(&a);
     ref_job job = { .args = &a };
     if (a.a_fp8 != DSC_FP8_NONE && a.n > 0 && a.m > 0) {
-        dsc_fp8_values(a.a_fp8, a.a_scale->step, job.a_values);
-        dsc_fp8_values(a.b_fp8, a.b_scale->step, job.b_values);
+        const bool blocks = a.a_blocks != DSC_FP8_BLOCKS_NONE;
+        dsc_fp8_values(a.a_fp8, blocks ? 1.0f : a.a_scale->step, job.a_values);
+        dsc_fp8_values(a.b_fp8, blocks ? 1.0f : a.b_scale->step, job.b_values);
     }
     dsc_thread_pool_run(pool, a.n > 0 ? a.m : 0, ref_rows, &job);
     if (a.sums_of != DSC_GEMM_NO_SUMS) {

@@ -259,8 +259,14 @@ static double flat_bytes(dsc_kernel kernel, const void *args)
         const dsc_cast_args *a = args;
         return (double)(a->count * dsc_max_i64(1, a->rows)) * (each(a->to_dtype) + each(a->from_dtype));
     }
+    case DSC_KERNEL_FP8_PIECE: {
+        const dsc_fp8_piece_args *a = args;
+        return (double)a->count * (a->work == DSC_FP8_PIECE_CAST ? 3 : a->work == DSC_FP8_PIECE_TOP ? 2 : 0);
+    }
     case DSC_KERNEL_CAST_FP8: {
         const dsc_cast_fp8_args *a = args; /* read twice */
+        if (a->from_fp8)
+            return (double)(a->row_count * a->col_count) * 2;
         return (double)(a->row_count * a->col_count) * (4 + (a->rows != NULL) + (a->columns != NULL));
     }
     case DSC_KERNEL_CAST_STOCHASTIC:

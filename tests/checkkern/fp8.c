@@ -1,7 +1,7 @@
-/* fp8.c - the cast to fp8 and products of it. The cast must equal the reference in every bit, and the reference must be
- * the nearest of a table of all 256 numbers. A product is held to the double sum of the values. On a CPU the tolerance
- * is gemm.c's. On a GPU it is 2^-11 sum|a b|: tensor cores of sm_90 cut each addend to about 14 bits of the largest.
- * SPDX-License-Identifier: Apache-2.0 */
+/* fp8.c - the cast to fp8, of whole matrices, pieces and blocks, and products of it. The cast must equal the reference
+ * in every bit, and the reference must be the nearest of a table of all 256 numbers. A product is held to the double
+ * sum of the values. On a CPU the tolerance is gemm.c's. On a GPU it is 2^-11 sum|a b|: tensor cores of sm_90 cut each
+ * addend to about 14 bits of the largest. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 
@@ -259,6 +259,115 @@ static void products(void)
             }
 }
 
+/* ---- numbers that are cast already; pieces ---- */
+
+static void verify_turn(const void *args)
+{
+    const dsc_cast_fp8_args *a = args;
+    for (int64_t r = 0; r < a->row_count; r++)
+        for (int64_t c = 0; c < a->col_count; c++)
+            if (ck_get(a->columns, c * a->row_count + r) != ck_get(a->from, r * a->col_count + c))
+                ck_fail("columns[%lld][%lld] is another number", (long long)c, (long long)r);
+}
+
+static void one_turn(int64_t rows, int64_t cols)
+{
+    if (!ck_case("cast_fp8 %lldx%lld of numbers in fp8", (long long)rows, (long long)cols))
+        return;
+    ck_align();
+    dsc_cast_fp8_args a = { .row_count = rows, .col_count = cols, .format = DSC_FP8_E4M3, .from_fp8 = true };
+    a.from = random_numbers(rows * cols, DSC_FP8_E4M3, "from");
+    a.columns = ck_buf(CK_OUT, DSC_U8, rows * cols, "columns");
+    ck_kernel(DSC_KERNEL_CAST_FP8, &a, sizeof a, verify_turn);
+}
+
+static void verify_top(const void *args)
+{
+    const dsc_fp8_piece_args *a = args;
+    uint32_t top;
+    double most = 1; /* what was there */
+    float found;
+    for (int64_t i = 0; i < a->count; i++)
+        most = fmax(most, fabs(ck_get(a->from, i)));
+    memcpy(&top, a->top, sizeof top);
+    memcpy(&found, &top, sizeof found);
+    if (fabs((double)found - most) > 0)
+        ck_fail("a largest number of %a, expected %a", (double)found, most);
+}
+
+static void verify_scale(const void *args)
+{
+    const dsc_fp8_piece_args *a = args;
+    float step, tops[64];
+    double top = 0;
+    memcpy(&step, a->scale, sizeof step);
+    memcpy(tops, a->tops, sizeof tops);
+    for (int64_t i = 0; i < a->top_count; i++)
+        top = fmax(top, (double)tops[i * a->top_stride]);
+    if (2 * top / (double)step <= 448 || top / (double)step > 448)
+        ck_fail("a step of %a where the largest is %a", (double)step, top);
+}
+
+static void verify_piece(const void *args)
+{
+    const dsc_fp8_piece_args *a = args;
+    float step;
+    memcpy(&step, a->scale, sizeof step);
+    for (int64_t i = 0; i < a->count; i++) {
+        const uint8_t q = nearest(ck_get(a->from, i) / (double)step, DSC_FP8_E4M3);
+        if ((uint8_t)ck_get(a->to, i) != q)
+            ck_fail("[%lld] is 0x%02x, expected 0x%02x", (long long)i, (unsigned)ck_get(a->to, i), q);
+    }
+}
+
+static void one_piece(dsc_fp8_piece_work work, int64_t count, contents what)
+{
+    static const char *const names[] = { "top", "scale", "cast" };
+    static const float before = 1;
+    if (!ck_case("fp8_piece %s of %lld %s", names[work], (long long)count, contents_text[what]))
+        return;
+    ck_align();
+    dsc_fp8_piece_args a = { .work = work, .count = count };
+    if (work == DSC_FP8_PIECE_SCALE) {
+        float *const tops = ck_buf(CK_IN, DSC_F32, 64, "tops");
+        for (int64_t i = 0; i < 64; i++)
+            ck_set(tops, i, ldexp(1 + (double)(ck_random() % 100) / 128, (int)(ck_random() % 8)));
+        a.count = 0;
+        a.tops = (const uint32_t *)(const void *)tops;
+        a.top_count = 4, a.top_stride = 16;
+        a.scale = ck_buf(CK_OUT, DSC_U8, sizeof *a.scale, "scale");
+        ck_kernel(DSC_KERNEL_FP8_PIECE, &a, sizeof a, verify_scale);
+        return;
+    }
+    a.from = ck_buf(CK_IN, DSC_BF16, count, "from");
+    fill(a.from, count, what);
+    if (work == DSC_FP8_PIECE_TOP) {
+        float *const top = ck_buf(CK_INOUT, DSC_F32, 1, "top");
+        ck_set(top, 0, (double)before);
+        a.top = (uint32_t *)(void *)top;
+        ck_kernel(DSC_KERNEL_FP8_PIECE, &a, sizeof a, verify_top);
+        return;
+    }
+    a.scale = (dsc_fp8_scale *)(uintptr_t)scale_of(what == TINY ? 0x1p-60f : 0x1p-4f, "scale");
+    a.to = ck_buf(CK_OUT, DSC_U8, count, "to");
+    ck_kernel(DSC_KERNEL_FP8_PIECE, &a, sizeof a, verify_piece);
+}
+
+static void pieces(void)
+{
+    static const int64_t counts[] = { 16, 128, 65536 + 144, 272 };
+    one_turn(16, 16);
+    one_turn(144, 272);
+    one_turn(272, 48);
+    one_piece(DSC_FP8_PIECE_SCALE, 0, NORMAL);
+    for (size_t i = 0; i < DSC_COUNT(counts); i++)
+        for (int what = 0; what < CONTENTS; what++) {
+            one_piece(DSC_FP8_PIECE_CAST, counts[i], (contents)what);
+            if (what != NOT_FINITE)
+                one_piece(DSC_FP8_PIECE_TOP, counts[i], (contents)what);
+        }
+}
+
 /* ---- benches: Llama 2 7B, one sample of 4096 tokens ---- */
 
 static void bench_cast(int64_t rows, int64_t cols, dsc_fp8 format, bool plain, bool turned)
@@ -362,6 +471,7 @@ void ck_fp8(void)
 {
     casts();
     products();
+    pieces();
     if (ck_benching())
         benches();
 }
