@@ -1,6 +1,10 @@
 /* fp8.c - see fp8.h. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/fp8.h"
 
+#include <string.h>
+
+#include "engine/init_values.h"
+
 #define ARCH_WITH_FP8 89
 
 static int32_t params_before(const dsc_model *model, int32_t module)
@@ -10,6 +14,106 @@ static int32_t params_before(const dsc_model *model, int32_t module)
         count += model->modules[m].param_count;
     return count;
 }
+
+/* ---- what stage 3 gathers in fp8 ---- */
+
+bool dsc_engine_gathers_fp8(const dsc_engine *engine)
+{
+    const dsc_config *config = &engine->config;
+    const dsc_zero_config *zero = &config->zero;
+    const dsc_fp8_section *fp8 = &config->own.fp8;
+    return fp8->enabled && !fp8->gather_bf16 && fp8->weights != DSC_FP8_WEIGHTS_KEPT && zero->stage == 3 &&
+           dsc_plan_shards(config, engine->place.size) > 1 && zero->offload_param == DSC_OFFLOAD_NONE &&
+           dsc_plan_neighbours(config, engine->place.size) <= 1 && !zero->quantized_weights &&
+           !zero->quantized_frozen_weights && dsc_engine_packed_kind(engine) == DSC_NF4_NONE;
+}
+
+/* layer_numbers[i] <- elements of the weight of the layer in fp8 whose weight begins with parameter i; 0: none does. */
+static dsc_status list_layers(const dsc_engine *engine, const dsc_model *model, int64_t *layer_numbers, dsc_error *err)
+{
+    dsc_fp8_plan plan = { .options = { .gradients = DSC_FP8_E4M3 }, .layer_numbers = layer_numbers };
+    const dsc_plan_sink sink = { .fp8 = &plan,
+                                 .tensor_align =
+                                     engine->config.own.moments == DSC_U8 ? DSC_Q8_BLOCK : DSC_LAYOUT_TENSOR_ALIGN };
+    for (int32_t m = 0; m < model->module_count; m++) {
+        const dsc_module *module = &model->modules[m];
+        dsc_module_plan ignored;
+        if ((module->flags & DSC_MODULE_FP8) == 0)
+            continue;
+        dsc_fp8_plan_module(&plan, params_before(model, m), module->param_count);
+        DSC_TRY(module->plan(module, engine->config.train_micro_batch_size_per_gpu, dsc_engine_dtype(engine), &sink,
+                             &ignored, err));
+    }
+    return DSC_OK;
+}
+
+static bool is_shared(const dsc_model *model, int32_t m, int32_t p)
+{
+    bool shared = model->modules[m].params[p].shared_module >= 0;
+    for (int32_t i = 0; i < model->module_count; i++)
+        for (int32_t j = 0; j < model->modules[i].param_count; j++) {
+            const dsc_param_spec *spec = &model->modules[i].params[j];
+            shared = shared || (spec->shared_module == m && spec->shared_param == p);
+        }
+    return shared;
+}
+
+/* Parameters of module m from p on whose elements are that many, as one matrix: weights alone, which are trained alike.
+ * Returns false if there are no such. */
+static bool mark(const dsc_model *model, int32_t m, int32_t p, int64_t numbers, int64_t *of_module)
+{
+    const dsc_module *module = &model->modules[m];
+    int64_t left = numbers;
+    for (int pass = 0; pass < 2; pass++, left = numbers)
+        for (int32_t i = p; left > 0; i++) {
+            if (i == module->param_count)
+                return false;
+            const dsc_param_spec *spec = &module->params[i];
+            if (spec->dim_count != 2)
+                continue;
+            left -= spec->dim[0] * spec->dim[1];
+            if (left < 0 || spec->trainable != module->params[p].trainable || is_shared(model, m, i))
+                return false;
+            if (pass == 1)
+                of_module[i] = i == p ? numbers : -1;
+        }
+    return true;
+}
+
+dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, int64_t **out, dsc_error *err)
+{
+    const dsc_model *model = engine->model;
+    const int64_t count = params_before(model, model->module_count);
+    int64_t *matrix = NULL, *layers = NULL;
+    dsc_status status = DSC_OK;
+    *out = NULL;
+    if (!dsc_engine_gathers_fp8(engine))
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *matrix, &matrix, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 2 * count, sizeof *layers, &layers, err));
+    DSC_TRY_OUT(list_layers(engine, model, layers, err));
+    for (int32_t c = 0; c < engine->models.cut_count; c++) { /* what is in bf16 for any length is gathered in bf16 */
+        memset(layers + count, 0, (size_t)count * sizeof *layers);
+        DSC_TRY_OUT(list_layers(engine, &engine->models.cut[c].model, layers + count, err));
+        for (int64_t i = 0; i < count; i++)
+            layers[i] = layers[i] == layers[count + i] ? layers[i] : 0;
+    }
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            int64_t *const of_module = matrix + params_before(model, m);
+            if (layers[params_before(model, m) + p] > 0 && of_module[p] == 0)
+                (void)mark(model, m, p, layers[params_before(model, m) + p], of_module);
+        }
+    *out = matrix;
+    dsc_alloc_free(engine->alloc, layers);
+    return DSC_OK;
+out:
+    dsc_alloc_free(engine->alloc, layers);
+    dsc_alloc_free(engine->alloc, matrix);
+    return status;
+}
+
+/* ---- the plan ---- */
 
 /* Parameters that stay where they are can have a second copy. Others are gathered or fetched for each use. */
 static bool keeps_weights(const dsc_config *config)
@@ -75,6 +179,9 @@ void dsc_engine_open_fp8(dsc_engine *engine)
     if (!engine->config.own.fp8.enabled)
         return;
     dsc_fp8_cache_open(&engine->work.fp8, &engine->plan.fp8, engine->work.fp8_buf.ptr, engine->work.fp8_is_cast);
+    for (int32_t p = 0; p < engine->layout.param_count; p++)
+        engine->work.fp8_gathered[p] = dsc_zero_fp8_scale(engine->zero, engine->layout.param[p].tensor);
+    engine->work.fp8.gathered = engine->work.fp8_gathered;
     dsc_engine_fp8_changed(engine);
 }
 

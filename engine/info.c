@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "engine/data/pictures.h"
 #include "engine/device.h"
+#include "engine/fp8.h"
 #include "engine/internal.h"
 #include "engine/machine.h"
 #include "engine/model.h"
@@ -302,15 +303,18 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
     snprintf(engine->output.numerics, sizeof engine->output.numerics,
              "params %s%s, matrix products %s%s%s with fp32 sums, leaf grads fp32, wire %s%s%s, accumulation %s, "
              "master fp32, moments %s%s%s",
-             low, packed ? " (int8 on the wire)" : "", low, fp8,
-             by_panels ? " by fp32 panels" : "",
+             low,
+             packed                           ? " (int8 on the wire)"
+             : dsc_engine_gathers_fp8(engine) ? " (fp8 on the wire for products in fp8)"
+                                              : "",
+             low, fp8, by_panels ? " by fp32 panels" : "",
              packs ? dsc_quant_text(leaves) : dsc_dtype_text(config->communication_dtype),
              config->own.compression != DSC_QUANT_NONE ? " with error feedback" : "", before,
              config->own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",
              dsc_recipe_states_most(config->optimizer.recipe) == 0 ? "none"
-             : config->own.moments == DSC_U8                        ? "8-bit codes in blocks of 256"
-             : config->own.moments == DSC_BF16                      ? "bf16 rounded by chance"
-                                                                    : "fp32",
+             : config->own.moments == DSC_U8                       ? "8-bit codes in blocks of 256"
+             : config->own.moments == DSC_BF16                     ? "bf16 rounded by chance"
+                                                                   : "fp32",
              engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"
                                                                             : "",
              scale);

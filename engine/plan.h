@@ -111,6 +111,7 @@ typedef struct dsc_work {
     double *eval_losses;              /* [W * micro-batch] of an evaluation's samples */
     dsc_buf fp8_buf;                  /* not open without dsc.fp8 */
     bool *fp8_is_cast;                /* [parameters of all modules] */
+    const dsc_fp8_scale **fp8_gathered; /* likewise; dsc_fp8_cache */
     dsc_fp8_matrix *fp8_kept;         /* [together][parameters of all modules] */
     dsc_fp8_cache fp8;
     double *references;               /* [micro-steps * micro-batch] of a step on pairs; NULL without pairs */

@@ -36,12 +36,13 @@ void dsc_fp8_plan_layer(dsc_fp8_plan *plan, const dsc_fp8_layer *layer)
     const int64_t numbers = layer->in * layer->out, most = layer->rows * dsc_max_i64(layer->in, layer->out);
     DSC_ASSERT(layer->weight >= 0 && layer->weight < plan->count);
     DSC_ASSERT((layer->rows | layer->in | layer->out) % DSC_FP8_UNIT == 0);
-    int64_t *const at = &plan->weight_at[plan->first + layer->weight];
+    if (plan->layer_numbers != NULL)
+        plan->layer_numbers[plan->first + layer->weight] = numbers;
     plan->operand_elements = dsc_max_i64(plan->operand_elements, most);
     if (!plan->options.keeps_weights) {
         plan->weight_elements = dsc_max_i64(plan->weight_elements, numbers);
-    } else if (*at < 0) {
-        *at = plan->weight_bytes;
+    } else if (plan->weight_at[plan->first + layer->weight] < 0) {
+        plan->weight_at[plan->first + layer->weight] = plan->weight_bytes;
         plan->weight_bytes += matrix_bytes(numbers);
     }
     if (layer->weight <= plan->last_weight) /* the module again, for other rows */
@@ -177,6 +178,27 @@ bool dsc_fp8_kept_input(const dsc_fp8_cache *cache, int32_t weight, dsc_fp8_matr
     return out->columns != NULL;
 }
 
+bool dsc_fp8_is_gathered(const dsc_fp8_cache *cache, int32_t weight)
+{
+    DSC_ASSERT(weight >= 0);
+    return cache->gathered != NULL && cache->gathered[cache->call.first + weight] != NULL;
+}
+
+/* As it is where it was gathered to, transposed in the work space. */
+static dsc_status gathered_weight(dsc_fp8_cache *cache, dsc_stream *stream, int32_t number,
+                                  const dsc_cast_fp8_args *what, dsc_fp8_side side, dsc_fp8_matrix *out, dsc_error *err)
+{
+    dsc_cast_fp8_args turn = *what;
+    *out = (dsc_fp8_matrix) { what->from, NULL, cache->gathered[number], DSC_FP8_E4M3 };
+    if (side == DSC_FP8_ROWS)
+        return DSC_OK;
+    DSC_ASSERT(what->row_count * what->col_count <= cache->weight_elements);
+    turn.from_fp8 = true;
+    turn.columns = (uint8_t *)cache->weight_work + sizeof(dsc_fp8_scale);
+    out->columns = turn.columns;
+    return DSC_RUN(stream, CAST_FP8, &turn, err);
+}
+
 dsc_status dsc_fp8_weight(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weight, const dsc_cast_fp8_args *what,
                           dsc_fp8_side side, dsc_fp8_matrix *out, dsc_error *err)
 {
@@ -185,7 +207,9 @@ dsc_status dsc_fp8_weight(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weig
     DSC_ASSERT(weight >= 0);
     /* The cast of a weight writes to the cache's own memory alone. */
     const bool nothing_else = stream->calls == cache->seen;
-    if (at < 0) {
+    if (dsc_fp8_is_gathered(cache, weight)) {
+        DSC_TRY(gathered_weight(cache, stream, number, what, side, out, err));
+    } else if (at < 0) {
         DSC_TRY(cast_to(cache->weight_work, cache->weight_elements, NULL, stream, what, side, out, err));
     } else if (!cache->is_cast[number]) {
         DSC_TRY(cast_to(cache->weights + at, elements, NULL, stream, what, DSC_FP8_BOTH, out, err));

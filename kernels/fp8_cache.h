@@ -34,6 +34,8 @@ typedef struct dsc_fp8_plan {
     int64_t input_bytes;                       /* room for the inputs of the module's layers in one call */
     int64_t input_sum;                         /* of the layers so far */
     int32_t last_weight;
+    int64_t *layer_numbers; /* [parameters of all modules] elements of the weight of each layer, where its first
+                               parameter is; NULL: they are not listed */
 } dsc_fp8_plan;
 
 /* The layers that follow are of the module with these parameters. */
@@ -79,6 +81,9 @@ typedef struct dsc_fp8_cache {
     dsc_fp8_options options;
     const int64_t *weight_at; /* borrowed */
     bool *is_cast;            /* [parameters of all modules] borrowed; whether a kept weight is up to date */
+    /* [parameters of all modules] borrowed: scales of weights that are given as E4M3 numbers, not in bf16, or NULL for
+     * the others. NULL: all are in bf16. */
+    const dsc_fp8_scale *const *gathered;
     char *operands, *weight_work, *weights;
     int64_t operand_elements, weight_elements;
     dsc_fp8_call call;
@@ -104,7 +109,9 @@ DSC_MUST_USE dsc_status dsc_fp8_input(dsc_fp8_cache *cache, dsc_stream *stream, 
                                       const dsc_cast_fp8_args *what, dsc_fp8_matrix *out, dsc_error *err);
 /* The same input in backward, transposed; false: it was not kept. */
 bool dsc_fp8_kept_input(const dsc_fp8_cache *cache, int32_t weight, dsc_fp8_matrix *out);
-/* Parameter `weight` of the module, whose value is what->from. */
+/* Whether parameter `weight` of the module is given as numbers of fp8. */
+bool dsc_fp8_is_gathered(const dsc_fp8_cache *cache, int32_t weight);
+/* Parameter `weight` of the module, whose value is what->from: bf16, or the numbers of a gathered one. */
 DSC_MUST_USE dsc_status dsc_fp8_weight(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weight,
                                        const dsc_cast_fp8_args *what, dsc_fp8_side side, dsc_fp8_matrix *out,
                                        dsc_error *err);

@@ -2,6 +2,7 @@
 #include "models/linear.h"
 
 #include "kernels/device.h"
+#include "kernels/fp8_cache.h"
 #include "models/lora.h"
 
 static bool has_adapter(const dsc_lora *lora, dsc_linear_layer layer)
@@ -12,7 +13,10 @@ static bool has_adapter(const dsc_lora *lora, dsc_linear_layer layer)
 /* The layer's own weight alone: adapters stay in the compute dtype. */
 static bool is_fp8(const dsc_call *call, dsc_linear_layer layer)
 {
-    return call->ctx->fp8 != NULL && dsc_linear_fits_fp8(layer, call->rows);
+    const bool in_fp8 = call->ctx->fp8 != NULL && dsc_linear_fits_fp8(layer, call->rows);
+    /* Weights that are given in fp8 have no products in bf16. */
+    DSC_ASSERT(in_fp8 || call->ctx->fp8 == NULL || !dsc_fp8_is_gathered(call->ctx->fp8, layer.weight));
+    return in_fp8;
 }
 
 static bool has_magnitudes(const dsc_lora *lora, dsc_linear_layer layer)

@@ -5,6 +5,7 @@
  * own, on columns of y: the same bits, since either way an element is one sum over the same inputs.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
+#include "kernels/fp8_cache.h"
 #include "models/linear.h"
 
 #define GROUP_ALIGN 256 /* elements: the largest alignment of a tensor in its flat group, where it is not known */
@@ -87,7 +88,10 @@ static bool gradients_lie_together(const dsc_call *call, const dsc_linear_layer 
 
 static bool weights_lie_together(const dsc_call *call, const dsc_linear_layer *layer)
 {
-    return lie_together(call->ctx->param, layer, dsc_dtype_bytes(call->ctx->dtype));
+    const size_t each = dsc_dtype_bytes(call->ctx->dtype);
+    const bool in_fp8 = call->ctx->fp8 != NULL && dsc_fp8_is_gathered(call->ctx->fp8, layer->weight);
+    return tensors_lie_together(call->ctx->param, layer, layer->weight, layer->shape.in, in_fp8 ? 1 : each) &&
+           (layer->bias < 0 || tensors_lie_together(call->ctx->param, layer, layer->bias, 1, each));
 }
 
 static bool is_fp8(const dsc_call *call, dsc_linear_layer layer)

@@ -14,6 +14,7 @@
 #include "base/window.h"
 #include "zero/compress.h"
 #include "zero/core/internal.h"
+#include "zero/fp8_gather.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
 #include "zero/offload/host_update.h"
@@ -229,7 +230,8 @@ static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
     int32_t largest = -1;
     for (int32_t g = 0; g < layout->group_count; g++)
         if (dsc_gather_is_windowed(zero, g) && dsc_pack_of_params(zero, g) == DSC_QUANT_NONE &&
-            !dsc_is_packed(zero, g) && (largest < 0 || layout->group[g].padded > layout->group[largest].padded))
+            !dsc_is_packed(zero, g) && !dsc_is_gathered_in_fp8(zero, g) &&
+            (largest < 0 || layout->group[g].padded > layout->group[largest].padded))
             largest = g;
     if (largest < 0)
         return window_bytes;
@@ -463,6 +465,10 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
     }
     if (dsc_is_packed(zero, gather->group))
         return dsc_packed_unpack(zero, gather->group, window, mine, err);
+    if (dsc_is_gathered_in_fp8(zero, gather->group)) {
+        dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[gather->group].module);
+        return dsc_fp8_gather(zero, gather->group, window, mine, err);
+    }
     const bool packed = dsc_pack_of_params(zero, gather->group) != DSC_QUANT_NONE;
     if (zero->world_size == 1 && !packed)
         return DSC_OK;
@@ -576,7 +582,8 @@ dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const 
         for (int32_t p = first_param; p < layout->module_first_param[module + 1]; p++) {
             const dsc_layout_tensor *tensor = &layout->tensor[layout->param[p].tensor];
             if (tensor->group == layout->use_group[u])
-                param[p - first_param] = base != NULL ? base + tensor->offset * zero->param_bytes_each : NULL;
+                param[p - first_param] =
+                    base != NULL ? base + tensor->offset * dsc_window_bytes_each(zero, tensor->group) : NULL;
         }
     }
     return DSC_OK;

@@ -1,6 +1,7 @@
 /* states.c - views of the states that a rank owns, and their publication after they were written.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
+#include "zero/fp8_gather.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
 #include "zero/offload/speculative_memory.h"
@@ -226,6 +227,7 @@ static dsc_status publish_weights(dsc_zero *zero, dsc_error *err)
     DSC_ASSERT(!zero->gathers.next_pass_prefetched);
     DSC_TRY(dsc_zero_sync(zero, err));
     dsc_hpz_forget(zero, true);
+    dsc_fp8_gather_forget(zero, true);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const bool trainable = zero->o.layout->group[g].trainable;
         if (trainable && zero->o.compute_dtype != DSC_F32)

@@ -5,6 +5,7 @@
 #include "zero/core/internal.h"
 #include "zero/offload/grad_staging.h"
 #include "zero/offload/placement.h"
+#include "zero/fp8_gather.h"
 #include "zero/traffic.h"
 #include "zero/zero.h"
 
@@ -63,7 +64,11 @@ static void add_windows(const dsc_zero *zero, int32_t g, int64_t windows, dsc_ze
     DSC_ASSERT(neighbours <= 1 || group->padded % neighbours == 0);
     out->wire_bytes += from_all * (zero->world_size - 1) *
                        (packed ? dsc_nf4_bytes(group->packed, group->slice)
-                               : wire_bytes(dsc_pack_of_params(zero, g), group->slice, zero->o.compute_dtype));
+                        : dsc_is_gathered_in_fp8(zero, g)
+                            ? group->slice
+                            : wire_bytes(dsc_pack_of_params(zero, g), group->slice, zero->o.compute_dtype));
+    if (dsc_is_gathered_in_fp8(zero, g) && windows > 0)
+        out->wire_bytes += first * (zero->world_size - 1) * dsc_fp8_gather_tops_bytes(zero, g);
     if (neighbours <= 1)
         return;
     const int64_t bytes = (windows - from_all) * (group->padded - group->padded / neighbours) * zero->param_bytes_each;

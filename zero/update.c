@@ -6,6 +6,7 @@
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
 #include "zero/core/tile_update.h"
+#include "zero/fp8_gather.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
 #include "zero/offload/speculative_memory.h"
@@ -221,6 +222,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     zero->update_terms = terms;
     DSC_TRY(walk_tiles(zero, &zero->update_terms, err));
     dsc_hpz_forget(zero, false);
+    dsc_fp8_gather_forget(zero, false);
     DSC_TRY(update_rounds(zero, &zero->update_terms, err));
     if (zero->stream.update != NULL)
         DSC_TRY(dsc_event_record(zero->event.updated, zero->stream.update, err));

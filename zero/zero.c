@@ -1,6 +1,7 @@
 /* zero.c - opens, plans and closes the model states of one rank. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
 #include "zero/core/internal.h"
+#include "zero/fp8_gather.h"
 #include "zero/gather.h"
 #include "zero/grad_parts.h"
 #include "zero/hpz.h"
@@ -238,6 +239,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     plan_buffers(zero);
     dsc_pack_plan(zero);
     dsc_hpz_plan(zero);
+    dsc_fp8_gather_plan(zero);
     DSC_TRY(dsc_packed_plan(zero, err));
     DSC_TRY(plan_passes(zero, err));
     sum_plan(zero);
@@ -347,6 +349,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
                         zero->resident_slice_bytes);
     DSC_TRY(dsc_pack_open(zero, err));
     DSC_TRY(dsc_hpz_open(zero, err));
+    DSC_TRY(dsc_fp8_gather_open(zero, err));
     DSC_TRY(dsc_packed_open(zero, err));
     place_states(zero);
     for (int32_t i = 0; i < zero->optimizer_count; i++)
@@ -448,6 +451,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_event_close(&zero->event.compute_mark);
     if (zero->o.device != NULL) {
         dsc_packed_close(zero);
+        dsc_fp8_gather_close(zero);
         dsc_hpz_close(zero);
         dsc_pack_close(zero);
         for (int32_t i = zero->optimizer_count; i-- > 0;)

@@ -131,6 +131,10 @@ void dsc_zero_kept_params(const dsc_zero *zero, int32_t tensor, int64_t *first, 
  * borrowed until the compute stream passes. Only of groups that are packed DSC_NF4_NESTED. */
 DSC_MUST_USE dsc_status dsc_zero_set_packed_tops(dsc_zero *zero, int32_t tensor, const float *tops, int64_t count,
                                                  float offset, dsc_error *err);
+/* Where the scale of a tensor's numbers will be, on the device, if dsc_zero_acquire gives E4M3 numbers of it instead of
+ * the compute dtype (dsc_zero_options.gather_fp8); else NULL. */
+struct dsc_fp8_scale;
+const struct dsc_fp8_scale *dsc_zero_fp8_scale(const dsc_zero *zero, int32_t tensor);
 /* Whether this plane of this rank's slice is contiguous and readable by the host until the next update or write.
  * Another thread may then take a view and read it. */
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);

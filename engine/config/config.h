@@ -182,6 +182,7 @@ typedef struct dsc_fp8_section {
     bool enabled, hybrid; /* hybrid: gradients of activations are E5M2, else E4M3 */
     dsc_fp8_fast fast;
     dsc_fp8_weights weights;
+    bool gather_bf16; /* stage 3 gathers no weight in fp8 */
 } dsc_fp8_section;
 
 typedef enum dsc_recompute { /* the less memory the later; AUTO until the engine has planned */

@@ -1,6 +1,7 @@
 /* test_fp8.c - training with dsc.fp8 by ranks as threads. The bits are equal at every stage, with overlap,
  * recomputation and either place of the cast weights. They are not those of bf16, and near to them. The memory is the
- * planned one. SPDX-License-Identifier: Apache-2.0 */
+ * planned one. Stage 3 gathers weights of such products in fp8, a byte a number, with the same bits.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "tests/support/probe.h"
 #include "tests/support/tiny_gpt.h"
 #include "tests/support/tiny_models.h"
 #include "tests/support/tiny_run.h"
@@ -89,12 +91,101 @@ static void memory_is_the_plans(void **state)
     }
 }
 
+/* Bytes that a rank gathers in the steps, by the layout and the list of gathers. */
+typedef struct gathered {
+    int64_t counted, expected, in_fp8, elements_in_fp8;
+} gathered;
+
+static dsc_status count_gathered(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    gathered *out = user;
+    const dsc_zero *zero = dsc_probe_zero(engine);
+    const dsc_layout *layout = dsc_probe_layout(engine);
+    const int64_t others = layout->world_size - 1;
+    const int64_t passes = 2 * dsc_probe_config(engine)->gradient_accumulation_steps; /* of two steps */
+    dsc_comm_stats stats;
+    DSC_TRY(dsc_probe_settle(engine, err));
+    if (rank != 0)
+        return DSC_OK;
+    dsc_comm_stats_get(dsc_probe_host_comm(engine, DSC_PROBE_COMM_ALL), &stats);
+    *out = (gathered) { .counted = stats.bytes[DSC_COMM_ALL_GATHER] };
+    for (int32_t i = 0; i < dsc_probe_gather_count(zero); i++) {
+        const dsc_layout_group *group = &layout->group[dsc_probe_gather_group(zero, i)];
+        out->expected += passes * others * group->slice * (group->fp8 ? 1 : 2);
+        out->in_fp8 += group->fp8;
+    }
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        bool windowed = false;
+        for (int32_t i = 0; i < dsc_probe_gather_count(zero); i++)
+            windowed = windowed || dsc_probe_gather_group(zero, i) == g;
+        if (!windowed) /* it is whole: gathered at the start and after each update */
+            out->expected += 3 * others * layout->group[g].slice * 2;
+        out->elements_in_fp8 += layout->group[g].fp8 ? layout->group[g].elements : 0;
+    }
+    return DSC_OK;
+}
+
+/* The largest numbers of a group's matrices are 64 bytes of each rank, once in a step. */
+static void stage_3_gathers_a_byte_for_each_number(void **state)
+{
+    for (int i = 0; i < MODELS; i++) {
+        dsc_model *model = model_of(i);
+        for (int32_t world = 2; world <= 3; world++) {
+            static const char *const own[] = { FP8 "}", FP8 ", \"gather\": \"bf16\"}", FP8 ", \"weights\": \"kept\"}" };
+            run_result r[3];
+            gathered moved[3] = { 0 };
+            for (int f = 0; f < 3; f++) {
+                const run_options more = { .steps = 2, .after = count_gathered, .user = &moved[f] };
+                tiny_run(model, &(tiny_variant) { "cpu", world, 3, 2, true, true, DSC_RECOMPUTE_NONE, own[f] }, &more,
+                         &r[f]);
+                assert_true(r[f].wire_bytes >= r[f].wire_planned && r[f].wire_bytes <= r[f].wire_planned + 4096);
+                run_expect_same(&r[0], &r[f]);
+            }
+            assert_int_equal(moved[1].in_fp8, 0);
+            assert_int_equal(moved[2].in_fp8, 0);
+            assert_true(moved[0].elements_in_fp8 > 0);
+            for (int f = 0; f < 3; f++) {
+                if (moved[f].counted < moved[f].expected || moved[f].counted > moved[f].expected + 8192)
+                    print_error("model %d, %d ranks, %d: %lld bytes, expected %lld\n", i, (int)world, f,
+                                (long long)moved[f].counted, (long long)moved[f].expected);
+                assert_true(moved[f].counted >= moved[f].expected);
+                assert_true(moved[f].counted <= moved[f].expected + 8192);
+            }
+        }
+        dsc_model_close(&model);
+    }
+}
+
+/* Groups apart have paddings of their own, which are more than what is saved of the least models. */
+static void a_wider_model_gathers_half_the_bytes(void **state)
+{
+    static const char *const wide =
+        "{\"model_type\": \"llama\", \"vocab_size\": 64, \"hidden_size\": 256, \"num_hidden_layers\": 2,"
+        " \"num_attention_heads\": 4, \"intermediate_size\": 512, \"max_position_embeddings\": 16}";
+    static const char *const own[] = { FP8 "}", FP8 ", \"gather\": \"bf16\"}" };
+    dsc_model *model = tiny_model_open(wide, NULL);
+    run_result r[2];
+    gathered moved[2] = { 0 };
+    for (int f = 0; f < 2; f++) {
+        const run_options more = { .steps = 2, .after = count_gathered, .user = &moved[f] };
+        tiny_run(model, &(tiny_variant) { "cpu", 2, 3, 1, true, true, DSC_RECOMPUTE_NONE, own[f] }, &more, &r[f]);
+    }
+    run_expect_same(&r[0], &r[1]);
+    print_message("%lld bytes gathered, in bf16 %lld\n", (long long)moved[0].counted, (long long)moved[1].counted);
+    assert_true(moved[0].counted * 100 < moved[1].counted * 65); /* embedding and head stay in bf16 */
+    assert_true(r[0].wire_planned < r[1].wire_planned);
+    assert_true(r[0].planned < r[1].planned);
+    dsc_model_close(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_and_places_of_weights_give_the_same_bits),
         cmocka_unit_test(losses_are_near_those_of_bf16),
         cmocka_unit_test(memory_is_the_plans),
+        cmocka_unit_test(stage_3_gathers_a_byte_for_each_number),
+        cmocka_unit_test(a_wider_model_gathers_half_the_bytes),
     };
     return cmocka_run_group_tests_name("fp8", tests, NULL, NULL);
 }

@@ -136,6 +136,15 @@ static void keep_states(world_job *job, const dsc_layout *layout)
             }
 }
 
+/* Groups lie in another order where stage 3 gathers some in fp8; numbers do not depend on that. */
+static int32_t numbered(const dsc_layout *layout, int32_t number)
+{
+    int32_t t = 0;
+    while (layout->tensor[t].number != number)
+        t++;
+    return t;
+}
+
 static void hash_whole(world_job *job, const dsc_layout *layout)
 {
     if (job->options->take_states)
@@ -143,8 +152,8 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
     dsc_sha256 sha;
     uint8_t digest[32];
     dsc_sha256_init(&sha);
-    for (int32_t t = 0; t < layout->tensor_count; t++)
-        for (int s = 0; s < PLANES; s++)
+    for (int32_t n = 0; n < layout->tensor_count; n++)
+        for (int s = 0, t = numbered(layout, n); s < PLANES; s++)
             if (job->whole[t * PLANES + s] != NULL)
                 dsc_sha256_update(&sha, job->whole[t * PLANES + s], (size_t)plane_elements(&layout->tensor[t], s) * 4);
     dsc_sha256_final(&sha, digest);

@@ -38,6 +38,8 @@ typedef struct dsc_group_gather {
     bool uploading;     /* the host updates it, and no stream has waited for `uploaded` yet */
     dsc_event *updated; /* on the update stream */
     /* An update copies updated parameters to the first window that requests them, and writes them to a file as well. */
+    int32_t first_matrix, matrix_count; /* of dsc_zero.fp8, of a group that is gathered in fp8 */
+    bool fp8_is_scaled;                 /* its matrices have the scales of the current parameters */
     _Atomic(char *) window_slice; /* address of this rank's slice in that window; NULL: no window has requested it */
     int64_t copied_from; /* all elements from this one on were copied there; the update owns it until `updated` */
     dsc_event *uploaded, *gathered; /* this rank's updated parameters are on the device; all ranks' are */

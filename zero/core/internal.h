@@ -66,6 +66,8 @@ typedef struct dsc_zero_buffers {
     dsc_buf error;           /* rounding errors of packed parts, one buffer for each use */
     dsc_buf packed_chunk;    /* packed parameters of all ranks, a part of each slice at a time */
     dsc_buf packed_tops;     /* scales of scales of all packed tensors, on every rank */
+    dsc_buf fp8_tops;        /* of each group in fp8: bits of each matrix's largest number in each rank's slice */
+    dsc_buf fp8_scales;      /* [fp8_count] dsc_fp8_scale */
     dsc_buf hpz;             /* the hpZ parts, which the neighbours gather from this rank */
 } dsc_zero_buffers;
 
@@ -115,6 +117,7 @@ struct dsc_zero {
     dsc_pipeline pack_pipeline, pack_part_pipeline; /* of the gather stream; of the reduce stream */
     int64_t packed_chunk;                /* elements of a rank's slice of a packed group that are gathered at a time */
     struct dsc_packed_tensor *packed;    /* [tensor_count] zero/packed.h; NULL: no group is packed */
+    int32_t fp8_count;                   /* matrices that are gathered in fp8 (zero/fp8_gather.h), of all groups */
 };
 
 /* This rank's slice of a group's sums; of groups whose sums are on the device. */
@@ -203,6 +206,18 @@ static inline int64_t dsc_stored_slice(const dsc_zero *zero, int32_t group, dsc_
     DSC_ASSERT(plane == DSC_PLANE_PARAM);
     DSC_ASSERT(dsc_layout_packed_bytes(layout) % zero->param_bytes_each == 0);
     return dsc_layout_packed_bytes(layout) / zero->param_bytes_each;
+}
+
+/* A group whose matrices arrive in its windows as E4M3 numbers (fp8_gather.h). */
+static inline bool dsc_is_gathered_in_fp8(const dsc_zero *zero, int32_t group)
+{
+    DSC_ASSERT(group >= 0 && group < zero->o.layout->group_count);
+    return zero->o.gather_fp8 && zero->o.stage == 3 && zero->world_size > 1 && zero->o.layout->group[group].fp8;
+}
+/* Bytes of an element in windows. */
+static inline int64_t dsc_window_bytes_each(const dsc_zero *zero, int32_t group)
+{
+    return dsc_is_gathered_in_fp8(zero, group) ? 1 : zero->param_bytes_each;
 }
 
 /* The quantization of a group's parameters on the way to its windows. */

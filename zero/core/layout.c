@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define GROUPS_MOST 4 /* of a module, one of each kind */
+#define GROUPS_MOST 8 /* of a module: one of each kind, and one in fp8 */
 
 static int64_t element_count(const dsc_param_spec *spec)
 {
@@ -17,7 +17,7 @@ static int64_t element_count(const dsc_param_spec *spec)
 
 /* Tensors of one group: trainable or frozen, and matrices apart from the others or not. */
 typedef struct group_kind {
-    bool trainable, matrices, packed;
+    bool trainable, matrices, packed, fp8;
 } group_kind;
 
 /* Rules of the run for all groups. */
@@ -25,6 +25,7 @@ typedef struct layout_rules {
     dsc_recipe recipe;
     dsc_nf4 packed;
     bool experts; /* matrices of experts are packed too */
+    const int64_t *fp8;
 } layout_rules;
 
 /* A hidden matrix in DeepSpeed's sense. In a model with several modules it belongs neither to the first nor to the last
@@ -53,27 +54,58 @@ static bool is_matrix(const dsc_model *model, int32_t module_index, const dsc_pa
     return (needs & DSC_NEEDS_WHOLE_MATRIX) != 0 && spec->trainable && is_hidden_matrix(model, module_index, spec);
 }
 
+/* Of a parameter, dsc_layout_open's fp8. */
+static int64_t fp8_of(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, layout_rules rules)
+{
+    int64_t number = spec - model->modules[module_index].params;
+    for (int32_t m = 0; m < module_index; m++)
+        number += model->modules[m].param_count;
+    return rules.fp8 != NULL ? rules.fp8[number] : 0;
+}
+
 static group_kind kind_of(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, layout_rules rules)
 {
     const bool linear = spec->dim_count == 2 && !spec->as_stored, experts = rules.experts && spec->experts;
     DSC_ASSERT(spec->shared_module < 0);
     return (group_kind) { .trainable = spec->trainable,
                           .matrices = is_matrix(model, module_index, spec, rules.recipe),
+                          .fp8 = fp8_of(model, module_index, spec, rules) != 0,
                           .packed = rules.packed != DSC_NF4_NONE && !spec->trainable && (linear || experts) &&
                                     is_hidden_matrix(model, module_index, spec) };
 }
 
+/* Tensors in fp8 are apart, but of one kind with the others. */
 static bool same_kind(group_kind a, group_kind b)
 {
     return a.trainable == b.trainable && a.matrices == b.matrices && a.packed == b.packed;
 }
 
+/* Where a kind's tensors begin if those in fp8 are not apart: numbers and random roundings do not depend on that. */
+typedef struct kind_place {
+    int32_t number;
+    int64_t position;
+} kind_place;
+
+/* Of tensors of the kind, in fp8 or not, behind each other. */
+static kind_place end_of_kind(const dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind,
+                              layout_rules rules, kind_place start)
+{
+    const dsc_module *module = &model->modules[module_index];
+    for (int32_t p = 0; p < module->param_count; p++) {
+        const dsc_param_spec *spec = &module->params[p];
+        if (spec->shared_module >= 0 || !same_kind(kind_of(model, module_index, spec, rules), kind))
+            continue;
+        start.number++;
+        start.position += dsc_align_up(element_count(spec), layout->tensor_align);
+    }
+    return start;
+}
+
 /* Those of them that are laid late, or the others. Returns the end of the last one. */
 static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layout_group *group, group_kind kind,
-                           layout_rules rules, bool late, int64_t end)
+                           layout_rules rules, int32_t number, bool late, int64_t end)
 {
     const dsc_module *module = &model->modules[group->module];
-    int32_t number = group->first_tensor;
     int64_t drawn = 0;
     for (int32_t p = 0; p < module->param_count; p++) {
         const dsc_param_spec *spec = &module->params[p];
@@ -82,7 +114,7 @@ static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layou
         const int64_t count = element_count(spec), place = dsc_align_up(drawn, layout->tensor_align);
         number++;
         drawn = place + count;
-        if (spec->laid_late != late)
+        if (spec->laid_late != late || kind_of(model, group->module, spec, rules).fp8 != kind.fp8)
             continue;
         DSC_ASSERT(layout->tensor_count < layout->param_count);
         const int64_t offset = dsc_align_up(end, layout->tensor_align);
@@ -95,6 +127,8 @@ static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layou
                                                                      .drawn = place,
                                                                      .count = count,
                                                                      .update_class = spec->decay ? 0 : 1 };
+        if (kind.fp8)
+            layout->tensor[layout->tensor_count].fp8_count = dsc_max_i64(fp8_of(model, group->module, spec, rules), 0);
         layout->param[layout->module_first_param[group->module] + p] =
             (dsc_layout_param) { layout->tensor_count, false };
         layout->tensor_count++;
@@ -109,15 +143,16 @@ static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layou
 
 /* Appends the group of a module's own tensors of a kind; nothing when there are none. */
 static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind,
-                      layout_rules rules)
+                      layout_rules rules, kind_place start)
 {
     dsc_layout_group group = { .module = module_index,
                                .trainable = kind.trainable,
                                .matrices = kind.matrices,
                                .packed = kind.packed ? rules.packed : DSC_NF4_NONE,
+                               .fp8 = kind.fp8,
                                .first_tensor = layout->tensor_count };
-    int64_t end = add_tensors(layout, model, &group, kind, rules, false, 0);
-    end = add_tensors(layout, model, &group, kind, rules, true, end);
+    int64_t end = add_tensors(layout, model, &group, kind, rules, start.number, false, 0);
+    end = add_tensors(layout, model, &group, kind, rules, start.number, true, end);
     if (group.tensor_count == 0)
         return;
     group.elements = end;
@@ -125,10 +160,7 @@ static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module
     group.padded = group.slice * layout->world_size;
     DSC_ASSERT(group.elements <= group.padded);
     DSC_ASSERT(group.first_tensor + group.tensor_count == layout->tensor_count);
-    if (layout->group_count > 0) {
-        const dsc_layout_group *before = &layout->group[layout->group_count - 1];
-        group.position = before->position + dsc_align_up(before->elements, layout->tensor_align);
-    }
+    group.position = start.position;
     DSC_ASSERT(group.position % layout->tensor_align == 0);
     DSC_ASSERT(layout->group_count < GROUPS_MOST * layout->module_count); /* one of each kind at most */
     layout->group[layout->group_count++] = group;
@@ -168,14 +200,16 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
 }
 
 dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed, bool experts,
-                           dsc_dtype moment_dtype, int32_t world_size, dsc_layout *out, dsc_error *err)
+                           dsc_dtype moment_dtype, int32_t world_size, const int64_t *fp8, dsc_layout *out,
+                           dsc_error *err)
 {
     _Static_assert(DSC_Q8_BLOCK % DSC_LAYOUT_TENSOR_ALIGN == 0 && DSC_LAYOUT_SLICE_ALIGN % DSC_Q8_BLOCK == 0,
                    "tensors and slices begin with a block");
-    static const group_kind kinds[GROUPS_MOST] = {
+    static const group_kind kinds[] = {
         { .trainable = true, .matrices = true }, { .trainable = true }, { .trainable = false }, { .packed = true }
     };
-    const layout_rules rules = { recipe, packed, experts };
+    const layout_rules rules = { recipe, packed, experts, fp8 };
+    DSC_ASSERT(fp8 == NULL || packed == DSC_NF4_NONE);
     DSC_ASSERT(world_size >= 1);
     dsc_layout layout = { .alloc = alloc,
                           .world_size = world_size,
@@ -198,10 +232,17 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe 
                                  &layout.use_group, err));
     for (int32_t m = 0; m < model->module_count; m++)
         layout.module_first_param[m + 1] = layout.module_first_param[m] + model->modules[m].param_count;
+    kind_place start = { 0 };
     for (int32_t m = 0; m < model->module_count; m++) {
-        for (size_t k = 0; k < DSC_COUNT(kinds); k++)
-            add_group(&layout, model, m, kinds[k], rules);
+        for (size_t k = 0; k < DSC_COUNT(kinds); k++) {
+            group_kind in_fp8 = kinds[k];
+            in_fp8.fp8 = true;
+            add_group(&layout, model, m, kinds[k], rules, start);
+            add_group(&layout, model, m, in_fp8, rules, start);
+            start = end_of_kind(&layout, model, m, kinds[k], rules, start);
+        }
     }
+    DSC_ASSERT(start.number == layout.tensor_count);
     add_uses(&layout, model);
     DSC_ASSERT(layout.module_first_param[model->module_count] == layout.param_count);
     DSC_ASSERT(layout.trainable_count <= layout.parameter_count);

@@ -1,12 +1,12 @@
 /* layout.h - positions of tensors' elements: flat groups, slices, spans. Pure arithmetic, no memory moves.
  *
  * Each module has up to two flat groups, trainable and frozen. Matrices, or those of hidden layers, with their own
- * recipe form a third, and frozen weights that a run keeps packed (kernels/nf4.h) a fourth. Tensors follow each other
- * in declaration order, those that are laid late behind the others, each starting at a multiple of 128 elements (256
- * bytes in bf16, 512 in fp32). With moments in U8 it is a multiple of 256, so that a block of moments is of one tensor
- * and of one rank. The group is padded so that every rank's slice is a multiple of 1024 elements. Rank r owns elements
- * [r * slice, (r + 1) * slice) at every stage. Offsets of tensors do not depend on the world size; only the padding at
- * the end does.
+ * recipe form a third, and frozen weights that a run keeps packed (kernels/nf4.h) a fourth. Weights that are gathered
+ * in fp8 have groups apart from the others of their kind. Tensors follow each other in declaration order, those that
+ * are laid late behind the others, each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32). With
+ * moments in U8 it is a multiple of 256, so that a block of moments is of one tensor and of one rank. The group is
+ * padded so that every rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice)
+ * at every stage. Offsets of tensors do not depend on the world size; only the padding at the end does.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_CORE_LAYOUT_H
 #define DSC_ZERO_CORE_LAYOUT_H
@@ -32,6 +32,7 @@ typedef struct dsc_layout_tensor {
     int64_t offset; /* elements from the start of the group */
     int64_t drawn;  /* the same if none was laid late: random roundings are drawn by it, whatever lies where */
     int64_t count;  /* elements */
+    int64_t fp8_count;    /* in a group in fp8: elements of the matrix with one scale that begins here; 0: none does */
     int32_t update_class; /* which of an update's scalars are its own: 0 with weight decay, 1 without, unless the
                              engine has put it elsewhere */
 } dsc_layout_tensor;
@@ -41,6 +42,7 @@ typedef struct dsc_layout_group {
     bool trainable;
     bool matrices; /* which a recipe for them updates */
     dsc_nf4 packed; /* how its parameters are stored, frozen ones alone; windows have them unpacked */
+    bool fp8;       /* stage 3 gathers it as matrices in fp8 (zero/fp8_gather.h) */
     int32_t first_tensor, tensor_count; /* in layout.tensor */
     int64_t elements;                   /* end of the last tensor */
     int64_t padded;                     /* world_size * slice */
@@ -69,11 +71,12 @@ typedef struct dsc_layout {
 } dsc_layout;
 
 /* For an update by `recipe` with moments in moment_dtype. `packed`: the storage of frozen matrices of hidden layers,
- * which linear layers have, and with `experts` of frozen experts too. The model has passed dsc_model_check. Owned;
- * close frees what it points to. */
+ * which linear layers have, and with `experts` of frozen experts too. fp8: [parameters of all modules] elements of the
+ * matrix in fp8 that begins with each parameter, -1 for one that continues a matrix, 0 for others; NULL: all are
+ * others. The model has passed dsc_model_check. Owned; close frees what it points to. */
 DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed,
-                                        bool experts, dsc_dtype moment_dtype, int32_t world_size, dsc_layout *out,
-                                        dsc_error *err);
+                                        bool experts, dsc_dtype moment_dtype, int32_t world_size, const int64_t *fp8,
+                                        dsc_layout *out, dsc_error *err);
 void dsc_layout_close(dsc_layout *layout);
 /* The recipe that updates a trainable group in a run of `recipe`. */
 static inline dsc_recipe dsc_layout_recipe(const dsc_layout *layout, int32_t group, dsc_recipe recipe)

@@ -70,6 +70,8 @@ typedef struct dsc_zero_options {
     /* ZeRO++: packing of parameters, and of frozen ones, for gathers at stage 3 (NONE or INT8), and of gradient parts
      * for the reduction. */
     dsc_quant quant_params, quant_frozen, quant_grad_parts;
+    bool gather_fp8; /* stage 3: windows of the layout's groups in fp8 have E4M3 numbers (fp8_gather.h). Not with
+                        quantized or offloaded parameters, nor with neighbours */
     int64_t packed_gather_elements, packed_grad_part_elements; /* limit per collective, of all ranks; 0: none */
     bool grad_part_errors;   /* this rank adds the rounding error of a packed part to the next part of the same use */
     dsc_onebit_policy signs; /* exchange of signs; recipes ADAMW and ONEBIT_LAMB at stage 0 */

@@ -40,7 +40,7 @@ int64_t dsc_state_store_packed_start(const dsc_zero *zero, int32_t g)
 int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t g)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
-    const int64_t each = zero->param_bytes_each;
+    const int64_t each = dsc_window_bytes_each(zero, g);
     const bool halves = zero->world_size > 1 && group->slice * each % DSC_AIO_ALIGN != 0;
     DSC_ASSERT(group->padded == group->slice * zero->world_size);
     if (dsc_is_packed(zero, g))
