@@ -154,12 +154,18 @@ dsc_fp8_plan *dsc_plan_fp8_of(const dsc_plan_options *o, dsc_plan *plan, int32_t
 
 void dsc_plan_fp8_inputs(const dsc_plan_options *o, dsc_plan *plan, int32_t module)
 {
+    const dsc_config *config = o->config;
+    const bool all = config->own.recompute == DSC_RECOMPUTE_KEPT;
+    const bool alone = config->own.fp8.inputs == DSC_FP8_INPUTS_KEPT && config->own.recompute < DSC_RECOMPUTE_FULL;
     int64_t *const bytes = &plan->module[module].repeated_bytes;
-    if (!has_products(o->config->own.fp8.enabled, o->model, module) || *bytes == 0 ||
-        o->config->own.recompute != DSC_RECOMPUTE_KEPT)
+    const int64_t room = *bytes > 0 ? plan->fp8.input_bytes : 0;
+    if (!all)
+        *bytes = 0;
+    if (!has_products(config->own.fp8.enabled, o->model, module) || config->own.fp8.inputs == DSC_FP8_INPUTS_AGAIN ||
+        !(all || alone))
         return;
-    plan->fp8_inputs[module] = plan->fp8.input_bytes;
-    *bytes = dsc_align_up(*bytes, 256) + plan->fp8.input_bytes;
+    plan->fp8_inputs[module] = room;
+    *bytes = dsc_align_up(*bytes, 256) + room;
 }
 
 dsc_status dsc_engine_check_fp8(const dsc_engine *engine, dsc_error *err)

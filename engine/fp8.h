@@ -11,7 +11,7 @@ bool dsc_engine_gathers_fp8(const dsc_engine *engine);
 DSC_MUST_USE dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, int64_t **out, dsc_error *err);
 /* Into a plan that is being made; without dsc.fp8 nothing. */
 DSC_MUST_USE dsc_status dsc_plan_fp8_open(const dsc_plan_options *options, dsc_plan *plan, dsc_error *err);
-/* After the module's plans: inputs are kept behind the module's own repeated values, where these are. */
+/* After the module's plans: inputs are kept behind the module's own repeated values where these are, or alone. */
 void dsc_plan_fp8_inputs(const dsc_plan_options *options, dsc_plan *plan, int32_t module);
 /* The plan that the module's layers are added to; NULL: the module has no products in fp8. */
 dsc_fp8_plan *dsc_plan_fp8_of(const dsc_plan_options *options, dsc_plan *plan, int32_t module);

@@ -295,6 +295,24 @@ static void note_prefetch(const dsc_engine *engine)
                         "stage3_max_live_parameters, offload_param's buffers or the size of all parameters");
 }
 
+/* At a level that keeps no repeated values, inputs of products in fp8 are kept if they fit: they take the least. */
+static dsc_status open_level(dsc_engine *engine, const dsc_plan_options *options, bool *fit, dsc_error *err)
+{
+    const dsc_recompute level = engine->config.own.recompute;
+    dsc_fp8_section *const fp8 = &engine->config.own.fp8;
+    const bool asks = fp8->enabled && fp8->inputs == DSC_FP8_INPUTS_AUTO && level == DSC_RECOMPUTE_NONE;
+    if (asks) {
+        fp8->inputs = DSC_FP8_INPUTS_KEPT;
+        DSC_TRY(open_fitting(engine, options, true, true, fit, err));
+        if (*fit) {
+            dsc_engine_note(engine, "dsc.fp8.inputs", "kept");
+            return DSC_OK;
+        }
+        fp8->inputs = DSC_FP8_INPUTS_AUTO;
+    }
+    return open_fitting(engine, options, true, level == DSC_RECOMPUTE_KEPT, fit, err);
+}
+
 dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *options, dsc_error *err)
 {
     dsc_recompute *recompute = &engine->config.own.recompute;
@@ -308,7 +326,7 @@ dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *opti
     DSC_ASSERT(!choose || first < last);
     for (int level = first; choose && level <= last && !fit; level++) {
         *recompute = (dsc_recompute)level;
-        DSC_TRY(open_fitting(engine, options, true, level == DSC_RECOMPUTE_KEPT, &fit, err));
+        DSC_TRY(open_level(engine, options, &fit, err));
     }
     if (choose)
         dsc_engine_note(engine, all ? "dsc.recompute \"auto\"" : "dsc.recompute is not given",

@@ -118,8 +118,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         plan->d_bytes_most = dsc_max_i64(plan->d_bytes_most, out_bytes);
         add_kept(&plan->saved_bytes, plan->saved_shared, p->saved_bytes);
         add_kept(&plan->rebuilt_bytes, plan->rebuilt_shared, p->rebuilt_bytes);
-        if (o->config->own.recompute == DSC_RECOMPUTE_KEPT)
-            add_kept(&plan->repeated_bytes, false, p->repeated_bytes);
+        add_kept(&plan->repeated_bytes, false, p->repeated_bytes);
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->forward_scratch_bytes));
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->backward_scratch_bytes));
         plan->backward_reads_params[m] = dsc_plan_recompute(o->config, module, p) != DSC_RECOMPUTE_NOTHING ||

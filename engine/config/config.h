@@ -168,7 +168,9 @@ typedef struct dsc_aio_config {
 } dsc_aio_config;
 
 typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
-/* dsc.fp8. weights: kept in fp8 from one update to the next, or cast at each use. */
+/* dsc.fp8. inputs: of products, kept as E4M3 from forward to backward; AUTO until the engine has planned. */
+typedef enum dsc_fp8_inputs { DSC_FP8_INPUTS_AUTO, DSC_FP8_INPUTS_KEPT, DSC_FP8_INPUTS_AGAIN } dsc_fp8_inputs;
+/* weights: kept in fp8 from one update to the next, or cast at each use. */
 typedef enum dsc_fp8_weights { DSC_FP8_WEIGHTS_AUTO, DSC_FP8_WEIGHTS_KEPT, DSC_FP8_WEIGHTS_EACH_USE } dsc_fp8_weights;
 /* dsc.nccl; see dsc_nccl_wishes in comm/comm.h. */
 typedef struct dsc_nccl_section {
@@ -183,6 +185,7 @@ typedef struct dsc_fp8_section {
     dsc_fp8_fast fast;
     dsc_fp8_weights weights;
     bool gather_bf16; /* stage 3 gathers no weight in fp8 */
+    dsc_fp8_inputs inputs;
 } dsc_fp8_section;
 
 typedef enum dsc_recompute { /* the less memory the later; AUTO until the engine has planned */

@@ -1,4 +1,5 @@
 /* run.c - the executor, and the exact plan of what it does. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/fp8_cache.h"
 #include "models/lora.h"
 #include "models/program/internal.h"
 
@@ -123,6 +124,25 @@ static bool is_layer_of_joined(const dsc_program *program, const dsc_op *op)
     return maker != DSC_PROGRAM_NONE && is_joined(&program->op[maker]);
 }
 
+/* Whether backward reads nothing of what the op makes again: gradients of weights read kept inputs in fp8 instead. */
+static bool is_kept_in_fp8(const dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_op_list *list = &exec->program->list[DSC_PASS_BACKWARD];
+    bool kept = exec->ctx->fp8 != NULL;
+    for (int o = 0; o < DSC_OP_OUTPUTS && kept; o++)
+        for (int16_t i = 0; i < list->count && kept && op->out[o] != DSC_PROGRAM_NONE; i++) {
+            const dsc_op *reader = &exec->program->op[list->op[i]];
+            dsc_fp8_matrix input;
+            if (reader == op || !dsc_op_reads(reader, op->out[o]))
+                continue;
+            kept = reader->unless_kept ? is_kept_in_fp8(exec, reader)
+                                       : (reader->kind == DSC_OP_LINEAR_DW && reader->in[1] != op->out[o] &&
+                                          (exec->lora == NULL || !dsc_lora_has(exec->lora, reader->linear.weight)) &&
+                                          dsc_fp8_kept_input(exec->ctx->fp8, reader->linear.weight, &input));
+        }
+    return kept;
+}
+
 static dsc_status run_op(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_op_info *info = &dsc_op_infos[op->kind];
@@ -130,7 +150,7 @@ static dsc_status run_op(dsc_exec *exec, const dsc_op *op)
     DSC_ASSERT((info->launch != NULL) != info->is_view);
     if (info->is_view)
         return reports && is_layer_of_joined(exec->program, op) ? report_outputs(exec, op) : DSC_OK;
-    if (op->unless_kept && exec->ctx->repeated != NULL)
+    if (op->unless_kept && (exec->ctx->repeated != NULL || is_kept_in_fp8(exec, op)))
         return DSC_OK;
     DSC_TRY(info->launch(exec, op));
     return reports && !is_joined(op) ? report_outputs(exec, op) : DSC_OK;

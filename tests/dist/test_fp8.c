@@ -38,14 +38,15 @@ static void run_at(const dsc_model *model, int32_t world, int32_t stage, const c
 
 static void stages_and_places_of_weights_give_the_same_bits(void **state)
 {
-    static const char *const own[] = { FP8 "}", FP8 ", \"weights\": \"kept\"}", FP8 ", \"weights\": \"each_use\"}" };
+    static const char *const own[] = { FP8 "}", FP8 ", \"weights\": \"kept\"}", FP8 ", \"weights\": \"each_use\"}",
+                                       FP8 ", \"inputs\": \"kept\"}" };
     for (int i = 0; i < MODELS; i++) {
         dsc_model *model = model_of(i);
         for (int32_t world = 1; world <= 3; world++) {
             run_result first, other;
             run_at(model, world, 0, own[0], &first);
             for (int32_t stage = 0; stage <= 3; stage++) {
-                run_at(model, world, stage, own[(stage + world) % 3], &other);
+                run_at(model, world, stage, own[(stage + world) % 4], &other);
                 run_expect_same(&first, &other);
             }
         }
@@ -73,13 +74,39 @@ static void losses_are_near_those_of_bf16(void **state)
     }
 }
 
+/* Between "none" and "kept": a byte for each number of an input, and no values of bf16. */
+static void kept_inputs_are_a_level_of_memory(void **state)
+{
+    static const char *const again = FP8 ", \"inputs\": \"again\"}", *const kept = FP8 ", \"inputs\": \"kept\"}";
+    for (int i = 0; i < MODELS; i++) {
+        dsc_model *model = model_of(i);
+        run_result least, level, most;
+        tiny_run(model, &(tiny_variant) { "cpu", 2, 2, 2, true, true, DSC_RECOMPUTE_NONE, again }, &(run_options) { 0 },
+                 &least);
+        tiny_run(model, &(tiny_variant) { "cpu", 2, 2, 2, true, true, DSC_RECOMPUTE_NONE, kept }, &(run_options) { 0 },
+                 &level);
+        tiny_run(model, &(tiny_variant) { "cpu", 2, 2, 2, true, true, DSC_RECOMPUTE_KEPT, kept }, &(run_options) { 0 },
+                 &most);
+        assert_true(least.planned < level.planned);
+        assert_true(level.planned < most.planned);
+        run_expect_same(&least, &level);
+        run_expect_same(&least, &most);
+        for (int32_t recompute = DSC_RECOMPUTE_SELECTIVE; recompute <= DSC_RECOMPUTE_FULL; recompute++) {
+            tiny_run(model, &(tiny_variant) { "cpu", 2, 3, 2, true, true, (dsc_recompute)recompute, kept },
+                     &(run_options) { 0 }, &level);
+            run_expect_same(&least, &level);
+        }
+        dsc_model_close(&model);
+    }
+}
+
 static void memory_is_the_plans(void **state)
 {
     for (int i = 0; i < MODELS; i++) {
         dsc_model *model = model_of(i);
         for (int32_t stage = 0; stage <= 3; stage++) {
             run_result r;
-            run_at(model, 2, stage, FP8 "}", &r);
+            run_at(model, 2, stage, stage % 2 == 0 ? FP8 "}" : FP8 ", \"inputs\": \"kept\"}", &r);
             if (r.tracked_peak > r.planned || r.tracked_peak * 100 < r.planned * 99)
                 print_error("model %d, stage %d: tracked %lld of %lld planned\n", i, (int)stage,
                             (long long)r.tracked_peak, (long long)r.planned);
@@ -183,6 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_and_places_of_weights_give_the_same_bits),
         cmocka_unit_test(losses_are_near_those_of_bf16),
+        cmocka_unit_test(kept_inputs_are_a_level_of_memory),
         cmocka_unit_test(memory_is_the_plans),
         cmocka_unit_test(stage_3_gathers_a_byte_for_each_number),
         cmocka_unit_test(a_wider_model_gathers_half_the_bytes),
