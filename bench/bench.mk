@@ -97,6 +97,11 @@ bench-vision: $(BENCH_BIN)/step_worker
 	$(Q)$(or $(PYTHON),python3) bench/bench_vision.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,1)) \
 	    $(if $(CASES),--cases $(CASES)) $(if $(EAGER),--eager) $(if $(SHORT),--short) $(OR_SKIPPED)
 
+.PHONY: bench-fp8-loss
+## bench-fp8-loss: the loss of products in fp8 beside that of bf16, over seeds: [SEEDS=3] [DEVICE=cpu]
+bench-fp8-loss: $(BIN)/train
+	$(Q)$(if $(SHORT),SHORT=1) bench/bench_fp8_loss.py $(BIN)/train $(if $(SEEDS),--seeds $(SEEDS)) $(if $(DEVICE),--device $(DEVICE))
+
 .PHONY: bench-recompute
 ## bench-recompute: what dsc.recompute kept, none, selective and full take and save, in turns: [ROUNDS=9]
 bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc
