@@ -282,7 +282,8 @@ __device__ __forceinline__ uint32_t load_square(uint16_t *square, const dsc_cast
 template <bool E4M3, bool SQUARES>
 __global__ void __launch_bounds__(FP8_THREADS) fp8_blocks_kernel(const dsc_cast_fp8_args a)
 {
-    __shared__ __align__(16) uint16_t square[DSC_FP8_BLOCK * BLOCK_PITCH];
+    __shared__ uint2 words_of_square[DSC_FP8_BLOCK * BLOCK_PITCH / 4];
+    uint16_t *const square = reinterpret_cast<uint16_t *>(words_of_square);
     const int64_t across = (a.col_count + DSC_FP8_BLOCK - 1) / DSC_FP8_BLOCK;
     const int64_t down = (a.row_count + DSC_FP8_BLOCK - 1) / DSC_FP8_BLOCK;
     const int64_t i = blockIdx.x / across, j = blockIdx.x % across, row = i * DSC_FP8_BLOCK, col = j * DSC_FP8_BLOCK;
