@@ -6,6 +6,7 @@
 #include "engine/init_values.h"
 
 #define ARCH_WITH_FP8 89
+#define ARCH_WITH_BLOCKS 90 /* as cuBLASLt's manual says of VEC128_32F and BLK128x128_32F */
 
 static int32_t params_before(const dsc_model *model, int32_t module)
 {
@@ -22,10 +23,11 @@ bool dsc_engine_gathers_fp8(const dsc_engine *engine)
     const dsc_config *config = &engine->config;
     const dsc_zero_config *zero = &config->zero;
     const dsc_fp8_section *fp8 = &config->own.fp8;
-    return fp8->enabled && !fp8->gather_bf16 && fp8->weights != DSC_FP8_WEIGHTS_KEPT && zero->stage == 3 &&
-           dsc_plan_shards(config, engine->place.size) > 1 && zero->offload_param == DSC_OFFLOAD_NONE &&
-           dsc_plan_neighbours(config, engine->place.size) <= 1 && !zero->quantized_weights &&
-           !zero->quantized_frozen_weights && dsc_engine_packed_kind(engine) == DSC_NF4_NONE;
+    return fp8->enabled && !fp8->gather_bf16 && !fp8->blocks && fp8->weights != DSC_FP8_WEIGHTS_KEPT &&
+           zero->stage == 3 && dsc_plan_shards(config, engine->place.size) > 1 &&
+           zero->offload_param == DSC_OFFLOAD_NONE && dsc_plan_neighbours(config, engine->place.size) <= 1 &&
+           !zero->quantized_weights && !zero->quantized_frozen_weights &&
+           dsc_engine_packed_kind(engine) == DSC_NF4_NONE;
 }
 
 /* layer_numbers[i] <- elements of the weight of the layer in fp8 whose weight begins with parameter i; 0: none does. */
@@ -131,6 +133,7 @@ dsc_status dsc_plan_fp8_open(const dsc_plan_options *o, dsc_plan *plan, dsc_erro
     DSC_ASSERT(o->compute_dtype == DSC_BF16);
     plan->fp8.options = (dsc_fp8_options) { .gradients = fp8->hybrid ? DSC_FP8_E5M2 : DSC_FP8_E4M3,
                                             .fast = fp8->fast,
+                                            .blocks = fp8->blocks,
                                             .keeps_weights = keeps_weights(o->config) };
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, count, sizeof *plan->fp8.weight_at, &plan->fp8.weight_at, err));
     for (int64_t i = 0; i < count; i++)
@@ -172,7 +175,14 @@ dsc_status dsc_engine_check_fp8(const dsc_engine *engine, dsc_error *err)
 {
     dsc_device_props props;
     dsc_device_props_get(engine->device, &props);
-    if (!engine->config.own.fp8.enabled || props.arch == 0 || props.arch >= ARCH_WITH_FP8)
+    if (!engine->config.own.fp8.enabled || props.arch == 0)
+        return DSC_OK;
+    if (engine->config.own.fp8.blocks && props.arch != ARCH_WITH_BLOCKS && props.arch >= ARCH_WITH_FP8)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.fp8.scaling",
+                        "%s (sm_%d) has no products in fp8 with scales of blocks; they need sm_%d (H100, H200); set "
+                        "dsc.fp8.scaling tensor",
+                        props.name, (int)props.arch, ARCH_WITH_BLOCKS);
+    if (props.arch >= ARCH_WITH_FP8)
         return DSC_OK;
     return DSC_FAIL(
         err, DSC_ERR_UNSUPPORTED, "dsc.fp8",

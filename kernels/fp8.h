@@ -30,9 +30,9 @@ typedef struct dsc_fp8_scale {
     uint32_t part[DSC_FP8_PARTS_MAX]; /* work space */
 } dsc_fp8_scale;
 
-/* Blocks of a matrix with a scale each (DeepSeek-V3, section 3.3.2): BLOCKS_ROW of 1 x 128 numbers along a product's
- * sum, for activations and gradients, BLOCKS_SQUARE of 128 x 128, for weights. The last block of a side may be shorter.
- * A block's e follows from its own largest number as that of a matrix does. */
+/* Blocks of a matrix with a scale each (DeepSeek-V3, section 3.3.2). BLOCKS_ROW: of 1 x 128 numbers along a product's
+ * sum, for activations and gradients. BLOCKS_SQUARE: of 128 x 128, for weights. The last block of a side may be
+ * shorter. A block's e follows from its own largest number as that of a matrix does. */
 typedef enum dsc_fp8_blocks { DSC_FP8_BLOCKS_NONE, DSC_FP8_BLOCKS_ROW, DSC_FP8_BLOCKS_SQUARE } dsc_fp8_blocks;
 #define DSC_FP8_BLOCK 128
 

@@ -21,6 +21,7 @@ typedef enum dsc_fp8_fast { DSC_FP8_FAST_FORWARD, DSC_FP8_FAST_ALWAYS, DSC_FP8_F
 typedef struct dsc_fp8_options {
     dsc_fp8 gradients; /* format of gradients of activations; weights and activations are E4M3 */
     dsc_fp8_fast fast;
+    bool blocks;        /* scales of blocks: rows of activations and gradients, squares of weights */
     bool keeps_weights; /* from one update to the next; else each use casts them */
 } dsc_fp8_options;
 
@@ -30,6 +31,7 @@ typedef struct dsc_fp8_plan {
     int64_t *weight_at;                        /* [parameters of all modules] offset of a kept weight; -1: none */
     int32_t first, count;                      /* parameters of the module that is planned */
     int64_t operand_elements, weight_elements; /* the largest */
+    int64_t operand_steps, weight_steps;       /* bytes of the steps of blocks, likewise */
     int64_t weight_bytes;                      /* all kept weights */
     int64_t input_bytes;                       /* room for the inputs of the module's layers in one call */
     int64_t input_sum;                         /* of the layers so far */
@@ -55,8 +57,10 @@ int64_t dsc_fp8_plan_bytes(const dsc_fp8_plan *plan); /* device memory; 0 withou
 /* A matrix [m, n] in fp8 as it is and transposed, each where it was asked for. */
 typedef struct dsc_fp8_matrix {
     const uint8_t *rows, *columns;
-    const dsc_fp8_scale *scale;
+    const dsc_fp8_scale *scale; /* of a matrix without blocks */
     dsc_fp8 format;
+    dsc_fp8_blocks blocks;
+    const float *row_steps, *column_steps; /* of blocks of `rows` and `columns` */
 } dsc_fp8_matrix;
 
 #define DSC_FP8_SLOTS 4 /* the input and three gradients of layers that share it */
@@ -85,7 +89,7 @@ typedef struct dsc_fp8_cache {
      * the others. NULL: all are in bf16. */
     const dsc_fp8_scale *const *gathered;
     char *operands, *weight_work, *weights;
-    int64_t operand_elements, weight_elements;
+    int64_t operand_elements, weight_elements, operand_steps, weight_steps;
     dsc_fp8_call call;
     int64_t room_used;
     dsc_fp8_slot slot[DSC_FP8_SLOTS];

@@ -10,14 +10,23 @@ bool dsc_linear_fits_fp8(dsc_linear_layer layer, int64_t rows)
     return (rows | layer.shape.in | layer.shape.out) % DSC_FP8_UNIT == 0;
 }
 
-static dsc_gemm_args in_fp8(dsc_gemm_args args, dsc_fp8 a, dsc_fp8 b, bool fast)
+/* Blocks of an activation or a gradient, or of a weight. */
+static dsc_fp8_blocks blocks_of(const dsc_fp8_options *o, bool weight)
+{
+    return !o->blocks ? DSC_FP8_BLOCKS_NONE : weight ? DSC_FP8_BLOCKS_SQUARE : DSC_FP8_BLOCKS_ROW;
+}
+
+static dsc_gemm_args in_fp8(const dsc_fp8_options *o, dsc_gemm_args args, dsc_fp8 a, dsc_fp8 b, bool of_weight,
+                            bool fast)
 {
     args.lda = args.ldb = args.k;
     args.a_transposed = false;
     args.b_transposed = true;
     args.a_fp8 = a;
     args.b_fp8 = b;
-    args.fast_sums = fast;
+    args.a_blocks = blocks_of(o, false);
+    args.b_blocks = blocks_of(o, of_weight);
+    args.fast_sums = fast && !o->blocks; /* each block's sum is added to one in fp32 */
     return args;
 }
 
@@ -25,21 +34,21 @@ static dsc_gemm_args forward_of(const dsc_fp8_options *o, dsc_linear_layer layer
 {
     dsc_gemm_args args = dsc_linear_forward(layer.shape, rows, dtype, layer.forward);
     args.activation = layer.activation;
-    return in_fp8(args, DSC_FP8_E4M3, DSC_FP8_E4M3, o->fast != DSC_FP8_FAST_NEVER);
+    return in_fp8(o, args, DSC_FP8_E4M3, DSC_FP8_E4M3, true, o->fast != DSC_FP8_FAST_NEVER);
 }
 
 static dsc_gemm_args backward_of(const dsc_fp8_options *o, dsc_linear_layer layer, int64_t rows, dsc_dtype dtype)
 {
     dsc_gemm_args args = dsc_linear_backward_input(layer.shape, rows, dtype, layer.backward);
     args.activation = layer.slope;
-    return in_fp8(args, o->gradients, DSC_FP8_E4M3, o->fast == DSC_FP8_FAST_ALWAYS);
+    return in_fp8(o, args, o->gradients, DSC_FP8_E4M3, true, o->fast == DSC_FP8_FAST_ALWAYS);
 }
 
 static dsc_gemm_args gradient_of(const dsc_fp8_options *o, dsc_linear_layer layer, int64_t rows, dsc_dtype dtype)
 {
     const bool dy_first = layer.shape.out_in;
-    return in_fp8(dsc_linear_backward_weight(layer.shape, rows, dtype), dy_first ? o->gradients : DSC_FP8_E4M3,
-                  dy_first ? DSC_FP8_E4M3 : o->gradients, o->fast == DSC_FP8_FAST_ALWAYS);
+    return in_fp8(o, dsc_linear_backward_weight(layer.shape, rows, dtype), dy_first ? o->gradients : DSC_FP8_E4M3,
+                  dy_first ? DSC_FP8_E4M3 : o->gradients, false, o->fast == DSC_FP8_FAST_ALWAYS);
 }
 
 dsc_status dsc_linear_fp8_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
@@ -68,7 +77,8 @@ static dsc_status weight_of(const dsc_call *call, dsc_linear_layer layer, bool a
     const dsc_cast_fp8_args what = { .from = call->ctx->param[layer.weight],
                                      .row_count = out_in ? layer.shape.out : layer.shape.in,
                                      .col_count = out_in ? layer.shape.in : layer.shape.out,
-                                     .format = DSC_FP8_E4M3 };
+                                     .format = DSC_FP8_E4M3,
+                                     .blocks = blocks_of(&call->ctx->fp8->options, true) };
     return dsc_fp8_weight(call->ctx->fp8, call->ctx->stream, layer.weight, &what,
                           along_in == out_in ? DSC_FP8_ROWS : DSC_FP8_COLUMNS, out, call->err);
 }
@@ -76,7 +86,11 @@ static dsc_status weight_of(const dsc_call *call, dsc_linear_layer layer, bool a
 static dsc_status operand_of(const dsc_call *call, const void *x, int64_t cols, dsc_fp8 format, dsc_fp8_side side,
                              dsc_fp8_matrix *out)
 {
-    const dsc_cast_fp8_args what = { .from = x, .row_count = call->rows, .col_count = cols, .format = format };
+    const dsc_cast_fp8_args what = { .from = x,
+                                     .row_count = call->rows,
+                                     .col_count = cols,
+                                     .format = format,
+                                     .blocks = blocks_of(&call->ctx->fp8->options, false) };
     return dsc_fp8_operand(call->ctx->fp8, call->ctx->stream, &what, side, out, call->err);
 }
 
@@ -98,21 +112,40 @@ static dsc_status run(const dsc_call *call, const dsc_gemm_args *args)
     return DSC_OK;
 }
 
+/* An operand of a product, as it is or transposed. */
+static void give_a(dsc_gemm_args *args, const dsc_fp8_matrix *m, bool turned)
+{
+    args->a = turned ? m->columns : m->rows;
+    args->a_scale = m->scale;
+    args->a_steps = turned ? m->column_steps : m->row_steps;
+}
+
+static void give_b(dsc_gemm_args *args, const dsc_fp8_matrix *m, bool turned)
+{
+    args->b = turned ? m->columns : m->rows;
+    args->b_scale = m->scale;
+    args->b_steps = turned ? m->column_steps : m->row_steps;
+}
+
 /* ---- products ---- */
 
 dsc_status dsc_linear_fp8_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)
 {
     const dsc_module_ctx *ctx = call->ctx;
     const dsc_cast_fp8_args what = {
-        .from = x, .row_count = call->rows, .col_count = layer.shape.in, .format = DSC_FP8_E4M3
+        .from = x,
+        .row_count = call->rows,
+        .col_count = layer.shape.in,
+        .format = DSC_FP8_E4M3,
+        .blocks = blocks_of(&ctx->fp8->options, false),
     };
     dsc_gemm_args args = forward_of(&ctx->fp8->options, layer, call->rows, ctx->dtype);
     dsc_fp8_matrix a, b;
     DSC_ASSERT(dsc_epilogue_has_bias(layer.forward) == (layer.bias >= 0));
     DSC_TRY(dsc_fp8_input(ctx->fp8, ctx->stream, layer.weight, &what, &a, call->err));
     DSC_TRY(weight_of(call, layer, true, &b));
-    args.a = a.rows, args.a_scale = a.scale;
-    args.b = layer.shape.out_in ? b.rows : b.columns, args.b_scale = b.scale;
+    give_a(&args, &a, false);
+    give_b(&args, &b, !layer.shape.out_in);
     args.bias = layer.bias >= 0 ? ctx->param[layer.bias] : NULL;
     args.aux = aux;
     args.c = y;
@@ -126,8 +159,8 @@ dsc_status dsc_linear_fp8_backward(const dsc_call *call, dsc_linear_layer layer,
     dsc_fp8_matrix a, b;
     DSC_TRY(gradient_operand(call, layer, dy, DSC_FP8_ROWS, &a));
     DSC_TRY(weight_of(call, layer, false, &b));
-    args.a = a.rows, args.a_scale = a.scale;
-    args.b = layer.shape.out_in ? b.columns : b.rows, args.b_scale = b.scale;
+    give_a(&args, &a, false);
+    give_b(&args, &b, layer.shape.out_in);
     args.c = dx;
     args.aux = aux;
     return run(call, &args);
@@ -161,8 +194,8 @@ dsc_status dsc_linear_fp8_gradient(const dsc_call *call, dsc_linear_layer layer,
         DSC_TRY(operand_of(call, x, layer.shape.in, DSC_FP8_E4M3, DSC_FP8_COLUMNS, &of_x));
     DSC_TRY(gradient_operand(call, layer, dy, DSC_FP8_COLUMNS, &of_dy));
     const dsc_fp8_matrix *a = layer.shape.out_in ? &of_dy : &of_x, *b = layer.shape.out_in ? &of_x : &of_dy;
-    args.a = a->columns, args.a_scale = a->scale;
-    args.b = b->columns, args.b_scale = b->scale;
+    give_a(&args, a, true);
+    give_b(&args, b, true);
     args.c = ctx->grad[layer.weight];
     DSC_TRY(run(call, &args));
     return bias_gradient(call, layer, dy);

@@ -184,6 +184,7 @@ typedef struct dsc_fp8_section {
     bool enabled, hybrid; /* hybrid: gradients of activations are E5M2, else E4M3 */
     dsc_fp8_fast fast;
     dsc_fp8_weights weights;
+    bool blocks;      /* scales of blocks, else of matrices */
     bool gather_bf16; /* stage 3 gathers no weight in fp8 */
     dsc_fp8_inputs inputs;
 } dsc_fp8_section;

@@ -381,6 +381,7 @@ static dsc_status fill_fp8(dsc_config_parse_state *s)
     fp8->fast = (dsc_fp8_fast)dsc_config_choice_or(s, DSC_ID_FP8_FAST, DSC_FP8_FAST_FORWARD);
     fp8->weights = (dsc_fp8_weights)dsc_config_choice_or(s, DSC_ID_FP8_WEIGHTS, DSC_FP8_WEIGHTS_AUTO);
     fp8->inputs = (dsc_fp8_inputs)dsc_config_choice_or(s, DSC_ID_FP8_INPUTS, DSC_FP8_INPUTS_AUTO);
+    fp8->blocks = dsc_config_choice_or(s, DSC_ID_FP8_SCALING, 0) == 1;
     fp8->gather_bf16 = dsc_config_choice_or(s, DSC_ID_FP8_GATHER, 0) == 1;
     if (!fp8->enabled || s->config->precision == DSC_PRECISION_BF16)
         return DSC_OK;

@@ -227,6 +227,8 @@ static void put_gradients(setting_lines *lines, const dsc_config *config)
         put_field(lines, config, DSC_ID_FP8);
         put_choice(lines, DSC_ID_FP8_FORMAT, own->fp8.hybrid ? 0 : 1);
         put_choice(lines, DSC_ID_FP8_FAST, (int)own->fp8.fast);
+        if (own->fp8.blocks)
+            put_choice(lines, DSC_ID_FP8_SCALING, 1);
     }
     put_choice(lines, DSC_ID_ALLREDUCE_OP, config->gradient_sum ? 1 : 0);
     if (config->communication_dtype != dsc_config_compute_dtype(config)) /* else the precision's own */

@@ -28,12 +28,16 @@ static double value_of(uint8_t q, dsc_fp8 format)
 /* The nearest number of the table; of two the one whose last bit is 0. */
 static uint8_t nearest(double x, dsc_fp8 format)
 {
+    static double values[3][128]; /* of a format, once it was asked for */
+    double *const of_format = values[format];
     uint8_t best = 0;
     double least = (double)INFINITY;
     if (!isfinite(x))
         return 0x7f;
+    for (int q = 0; q < 128 && of_format[1] <= 0; q++)
+        of_format[127 - q] = value_of((uint8_t)(127 - q), format);
     for (int q = 0; q < 128; q++) {
-        const double off = fabs(fabs(x) - value_of((uint8_t)q, format));
+        const double off = fabs(fabs(x) - of_format[q]);
         if (isfinite(off) && (off < least || (off <= least && q % 2 == 0))) {
             best = (uint8_t)q;
             least = off;
@@ -144,13 +148,24 @@ static double slope_of(double x)
     return s + x * s * (1 / (1 + exp(u2))) * 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
 }
 
+/* Step of number (r, c) of a matrix whose sum is along c, by the layouts of fp8.h. */
+static double block_step(const float *steps, dsc_fp8_blocks blocks, int64_t rows, int64_t cols, int64_t r, int64_t c)
+{
+    const int64_t stride = (dsc_fp8_block_count(cols) + 3) / 4 * 4;
+    return ck_get(steps, blocks == DSC_FP8_BLOCKS_ROW ? c / 128 * rows + r : r / 128 * stride + c / 128);
+}
+
 static void verify_element(const dsc_gemm_args *a, int64_t i, int64_t j)
 {
     const int64_t at = i * a->ldc + j;
     double x = 0, size = 0;
     for (int64_t k = 0; k < a->k; k++) {
-        const double term =
+        const bool blocks = a->a_blocks != DSC_FP8_BLOCKS_NONE;
+        double term =
             operand(a->a, i * a->lda + k, a->a_fp8, a->a_scale) * operand(a->b, j * a->ldb + k, a->b_fp8, a->b_scale);
+        if (blocks)
+            term *= block_step(a->a_steps, a->a_blocks, a->m, a->k, i, k) *
+                    block_step(a->b_steps, a->b_blocks, a->n, a->k, j, k);
         x += term;
         size += fabs(term);
     }
@@ -203,14 +218,28 @@ typedef struct product_case {
     dsc_dtype c;
     dsc_epilogue epilogue;
     bool accumulate, fast;
+    dsc_fp8_blocks a_blocks, b_blocks;
 } product_case;
+
+/* Powers of two, near to each other. */
+static const float *random_steps(dsc_fp8_blocks blocks, int64_t outer, int64_t inner, const char *name)
+{
+    const int64_t count = dsc_fp8_step_count(blocks, outer, inner);
+    float *const steps = ck_buf(CK_IN, DSC_F32, count, name);
+    for (int64_t i = 0; i < count; i++)
+        ck_set(steps, i, ldexp(1, (int)(ck_random() % 5) - 2));
+    return steps;
+}
 
 static void one_product(product_case p)
 {
     static const char *const names[] = { "none", "bias", "bias_gelu", "bias_add", "dgelu", "add" };
-    if (!ck_case("gemm fp8 m=%lld n=%lld k=%lld %s*%s->%s %s%s%s", (long long)p.m, (long long)p.n, (long long)p.k,
-                 text_of(p.a), text_of(p.b), ck_dtype_text(p.c), names[p.epilogue], p.accumulate ? " accumulate" : "",
-                 p.fast ? " fast" : ""))
+    if (!ck_case("gemm fp8%s m=%lld n=%lld k=%lld %s*%s->%s %s%s%s",
+                 p.b_blocks == DSC_FP8_BLOCKS_ROW      ? " rows*rows"
+                 : p.b_blocks == DSC_FP8_BLOCKS_SQUARE ? " rows*squares"
+                                                       : "",
+                 (long long)p.m, (long long)p.n, (long long)p.k, text_of(p.a), text_of(p.b), ck_dtype_text(p.c),
+                 names[p.epilogue], p.accumulate ? " accumulate" : "", p.fast ? " fast" : ""))
         return;
     ck_align();
     dsc_gemm_args a = { .m = p.m,
@@ -229,8 +258,13 @@ static void one_product(product_case p)
                         .fast_sums = p.fast };
     a.a = random_numbers(p.m * p.k, p.a, "a");
     a.b = random_numbers(p.n * p.k, p.b, "b");
-    a.a_scale = scale_of(0x1p-2f, "a's scale");
-    a.b_scale = scale_of(0x1p3f, "b's scale");
+    a.a_scale = scale_of(p.a_blocks != DSC_FP8_BLOCKS_NONE ? 1 : 0x1p-2f, "a's scale");
+    a.b_scale = scale_of(p.a_blocks != DSC_FP8_BLOCKS_NONE ? 1 : 0x1p3f, "b's scale");
+    a.a_blocks = p.a_blocks, a.b_blocks = p.b_blocks;
+    if (p.a_blocks != DSC_FP8_BLOCKS_NONE) {
+        a.a_steps = random_steps(p.a_blocks, p.m, p.k, "steps of a");
+        a.b_steps = random_steps(p.b_blocks, p.n, p.k, "steps of b");
+    }
     a.c = ck_buf(p.accumulate ? CK_INOUT : CK_OUT, p.c, p.m * p.n, "c");
     if (p.accumulate)
         ck_normal(a.c, 0, 100);
@@ -255,8 +289,87 @@ static void products(void)
                                                           DSC_EPILOGUE_DGELU, DSC_EPILOGUE_NONE };
                 one_product((product_case) { shapes[s][0], shapes[s][1], shapes[s][2], pairs[f][0], pairs[f][1],
                                              kind == 1 || kind == 2 ? DSC_F32 : DSC_BF16, epilogues[kind], kind == 2,
-                                             kind == 7 });
+                                             kind == 7, DSC_FP8_BLOCKS_NONE, DSC_FP8_BLOCKS_NONE });
             }
+}
+
+/* ---- blocks ---- */
+
+/* Numbers of one of both ways: rows of x, or with `turned` its columns. */
+static void verify_way(const dsc_cast_fp8_args *a, const uint8_t *q, const float *steps, bool turned)
+{
+    const int64_t rows = turned ? a->col_count : a->row_count, cols = turned ? a->row_count : a->col_count;
+    const double most = a->format == DSC_FP8_E4M3 ? 448 : 57344;
+    const int64_t high = a->blocks == DSC_FP8_BLOCKS_SQUARE ? 128 : 1;
+    for (int64_t r0 = 0; r0 < rows; r0 += high)
+        for (int64_t c0 = 0; c0 < cols; c0 += 128) {
+            const double step = block_step(steps, a->blocks, rows, cols, r0, c0);
+            double top = 0;
+            for (int64_t r = r0; r < dsc_min_i64(r0 + high, rows); r++)
+                for (int64_t c = c0; c < dsc_min_i64(c0 + 128, cols); c++) {
+                    const double x = ck_get(a->from, turned ? c * a->col_count + r : r * a->col_count + c);
+                    const uint8_t wanted = nearest(x / step, a->format);
+                    top = isfinite(x) ? fmax(top, fabs(x)) : (double)INFINITY;
+                    if ((uint8_t)ck_get(q, r * cols + c) != wanted)
+                        ck_fail("%s[%lld][%lld]: %a is 0x%02x, expected 0x%02x", turned ? "columns" : "rows",
+                                (long long)r, (long long)c, x, (unsigned)ck_get(q, r * cols + c), wanted);
+                }
+            const bool limit = step <= 0x1p-60 || step >= 0x1p60;
+            if (isfinite(top) && !limit && top > 0 && (top / step > most || 2 * top / step <= most))
+                ck_fail("a step of %a of a block whose largest is %a", step, top);
+        }
+}
+
+static void verify_blocks(const void *args)
+{
+    const dsc_cast_fp8_args *a = args;
+    if (a->rows != NULL)
+        verify_way(a, a->rows, a->row_steps, false);
+    if (a->columns != NULL)
+        verify_way(a, a->columns, a->column_steps, true);
+}
+
+static float *steps_buf(dsc_fp8_blocks blocks, int64_t outer, int64_t inner, const char *name)
+{
+    const int64_t count = dsc_fp8_step_count(blocks, outer, inner);
+    float *const steps = ck_buf(CK_INOUT, DSC_F32, count, name); /* between rows of squares nothing is written */
+    for (int64_t i = 0; i < count; i++)
+        ck_set(steps, i, 1);
+    return steps;
+}
+
+static void one_block_cast(int64_t rows, int64_t cols, dsc_fp8 format, dsc_fp8_blocks blocks, contents what, int ways)
+{
+    if (!ck_case("cast_fp8 %s %s %lldx%lld %s%s%s", blocks == DSC_FP8_BLOCKS_ROW ? "rows of 128" : "squares",
+                 text_of(format), (long long)rows, (long long)cols, contents_text[what], (ways & 1) != 0 ? " rows" : "",
+                 (ways & 2) != 0 ? " columns" : ""))
+        return;
+    ck_align();
+    dsc_cast_fp8_args a = { .row_count = rows, .col_count = cols, .format = format, .blocks = blocks };
+    a.from = ck_buf(CK_IN, DSC_BF16, rows * cols, "from");
+    if ((ways & 1) != 0) {
+        a.rows = ck_buf(CK_OUT, DSC_U8, rows * cols, "rows");
+        a.row_steps = steps_buf(blocks, rows, cols, "steps of rows");
+    }
+    if ((ways & 2) != 0) {
+        a.columns = ck_buf(CK_OUT, DSC_U8, rows * cols, "columns");
+        a.column_steps = steps_buf(blocks, cols, rows, "steps of columns");
+    }
+    fill(a.from, rows * cols, what);
+    ck_kernel(DSC_KERNEL_CAST_FP8, &a, sizeof a, verify_blocks);
+}
+
+static void block_casts(void)
+{
+    static const int64_t shapes[][2] = { { 16, 16 }, { 16, 656 }, { 528, 16 }, { 144, 144 } };
+    for (size_t s = 0; s < DSC_COUNT(shapes); s++)
+        for (int blocks = DSC_FP8_BLOCKS_ROW; blocks <= DSC_FP8_BLOCKS_SQUARE; blocks++) {
+            for (int what = 0; what < CONTENTS; what++)
+                one_block_cast(shapes[s][0], shapes[s][1], formats[what % 2], (dsc_fp8_blocks)blocks, (contents)what,
+                               3);
+            one_block_cast(shapes[s][0], shapes[s][1], DSC_FP8_E4M3, (dsc_fp8_blocks)blocks, WIDE, 1);
+            one_block_cast(shapes[s][0], shapes[s][1], DSC_FP8_E5M2, (dsc_fp8_blocks)blocks, WIDE, 2);
+        }
 }
 
 /* ---- numbers that are cast already; pieces ---- */
@@ -355,7 +468,7 @@ static void one_piece(dsc_fp8_piece_work work, int64_t count, contents what)
 
 static void pieces(void)
 {
-    static const int64_t counts[] = { 16, 128, 65536 + 144, 272 };
+    static const int64_t counts[] = { 16, 128, 16384 + 144, 272 };
     one_turn(16, 16);
     one_turn(144, 272);
     one_turn(272, 48);
@@ -366,6 +479,23 @@ static void pieces(void)
             if (what != NOT_FINITE)
                 one_piece(DSC_FP8_PIECE_TOP, counts[i], (contents)what);
         }
+}
+
+static void block_products(void)
+{
+    static const int64_t shapes[][3] = { { 16, 16, 16 }, { 48, 160, 64 }, { 144, 144, 656 } };
+    for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
+        const int64_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
+        const dsc_fp8_blocks row = DSC_FP8_BLOCKS_ROW, square = DSC_FP8_BLOCKS_SQUARE;
+        one_product((product_case) { m, n, k, DSC_FP8_E4M3, DSC_FP8_E4M3, DSC_BF16, DSC_EPILOGUE_NONE, false, false,
+                                     row, square });
+        one_product((product_case) { m, n, k, DSC_FP8_E4M3, DSC_FP8_E4M3, DSC_BF16, DSC_EPILOGUE_BIAS, false, false,
+                                     row, square });
+        one_product((product_case) { m, n, k, DSC_FP8_E5M2, DSC_FP8_E4M3, DSC_BF16, DSC_EPILOGUE_ADD, false, false, row,
+                                     square });
+        one_product(
+            (product_case) { m, n, k, DSC_FP8_E5M2, DSC_FP8_E4M3, DSC_F32, DSC_EPILOGUE_NONE, true, false, row, row });
+    }
 }
 
 /* ---- benches: Llama 2 7B, one sample of 4096 tokens ---- */
@@ -472,6 +602,8 @@ void ck_fp8(void)
     casts();
     products();
     pieces();
+    block_casts();
+    block_products();
     if (ck_benching())
         benches();
 }

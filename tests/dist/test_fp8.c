@@ -54,16 +54,38 @@ static void stages_and_places_of_weights_give_the_same_bits(void **state)
     }
 }
 
+/* Blocks follow from the sizes of matrices alone. Stage 3 gathers their weights in bf16. */
+static void scales_of_blocks_give_the_same_bits(void **state)
+{
+    static const char *const own[] = { FP8 ", \"scaling\": \"block\"}",
+                                       FP8 ", \"scaling\": \"block\", \"weights\": \"each_use\"}",
+                                       FP8 ", \"scaling\": \"block\", \"inputs\": \"kept\"}" };
+    for (int i = 0; i < MODELS; i++) {
+        dsc_model *model = model_of(i);
+        run_result first, other, tensor;
+        run_at(model, 2, 0, own[0], &first);
+        run_at(model, 2, 0, FP8 "}", &tensor);
+        assert_string_not_equal(first.hash, tensor.hash); /* the least numbers are rounded to finer steps */
+        for (int32_t stage = 1; stage <= 3; stage++) {
+            run_at(model, 2, stage, own[stage - 1], &other);
+            run_expect_same(&first, &other);
+            assert_true(other.tracked_peak <= other.planned);
+            assert_true(other.tracked_peak * 100 >= other.planned * 99);
+        }
+        dsc_model_close(&model);
+    }
+}
+
 /* tiny_run.c counts 21 results that roundings change; a number of E4M3 is off by at most 2^-4 of itself. */
 static void losses_are_near_those_of_bf16(void **state)
 {
-    static const char *const own[] = { FP8 "}", FP8 ", \"format\": \"e4m3\"}" };
+    static const char *const own[] = { FP8 "}", FP8 ", \"format\": \"e4m3\"}", FP8 ", \"scaling\": \"block\"}" };
     for (int i = 0; i < MODELS; i++) {
         dsc_model *model = model_of(i);
         const double tokens = 2 * TINY_MICRO_BATCH * (double)model->losses_per_sample;
-        run_result bf16, fp8[2];
+        run_result bf16, fp8[3];
         run_at(model, 1, 0, NULL, &bf16);
-        for (int f = 0; f < 2; f++) {
+        for (int f = 0; f < 3; f++) {
             run_at(model, 1, 0, own[f], &fp8[f]);
             for (int64_t s = 0; s < bf16.steps; s++)
                 assert_true(fabs(fp8[f].loss[s] - bf16.loss[s]) < sqrt(2 * 21) * 0x1p-4 / sqrt(tokens));
@@ -209,6 +231,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_and_places_of_weights_give_the_same_bits),
+        cmocka_unit_test(scales_of_blocks_give_the_same_bits),
         cmocka_unit_test(losses_are_near_those_of_bf16),
         cmocka_unit_test(kept_inputs_are_a_level_of_memory),
         cmocka_unit_test(memory_is_the_plans),

@@ -30,6 +30,7 @@ struct product {
     void *bias, *aux;
     int64_t aux_ld;
     const float *a_scale, *b_scale; /* of fp8 */
+    int32_t a_mode, b_mode;         /* cublasLtMatmulMatrixScale_t */
 };
 
 layout *view(cublasLtMatrixLayout_t l) { return reinterpret_cast<layout *>(l->data); }
@@ -37,6 +38,20 @@ product *view(cublasLtMatmulDesc_t d) { return reinterpret_cast<product *>(d->da
 
 bool is_fp8(uint32_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 size_t bytes_of_type(uint32_t type) { return type == CUDA_R_32F ? 4 : is_fp8(type) ? 1 : 2; }
+
+/* Scales of an operand of `outer` rows along a sum over k, and the place of one, as the manual lays them. */
+uint64_t blocks_of(uint64_t size) { return (size + 127) / 128; }
+uint64_t scale_count(int32_t mode, uint64_t outer, uint64_t k)
+{
+    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F       ? blocks_of(k) * outer
+           : mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F ? blocks_of(outer) * ((blocks_of(k) + 3) / 4 * 4)
+                                                                 : 1;
+}
+uint64_t scale_at(int32_t mode, uint64_t outer, uint64_t k, uint64_t i, uint64_t q)
+{
+    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F ? q / 128 * outer + i
+                                                           : i / 128 * ((blocks_of(k) + 3) / 4 * 4) + q / 128;
+}
 
 /* The value of a number of fp8, by its fields. */
 float fp8_value(uint8_t q, bool e4m3)
@@ -122,6 +137,13 @@ struct matmul {
     bool sums_are_off; /* by one rounding */
     void run() const;
     void touch_all() const;
+    bool has_blocks() const { return is_fp8(a.type) && p.a_mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
+    uint64_t terms() const { return p.transa == CUBLAS_OP_N ? a.cols : a.rows; }
+    /* But for the last ones of rows of squares, which nothing writes. */
+    uint64_t scale_bytes(bool of_a) const
+    {
+        return scale_count(of_a ? p.a_mode : p.b_mode, of_a ? d.rows : d.cols, terms()) * sizeof(float);
+    }
 };
 
 void matmul::touch_all() const
@@ -133,8 +155,8 @@ void matmul::touch_all() const
     touch(a, at_a, a.type, false);
     touch(b, at_b, b.type, false);
     if (is_fp8(a.type)) {
-        track_range(running_now, p.a_scale, sizeof(float), false);
-        track_range(running_now, p.b_scale, sizeof(float), false);
+        track_range(running_now, p.a_scale, scale_bytes(true), false);
+        track_range(running_now, p.b_scale, scale_bytes(false), false);
     }
     if (beta != 0.0f)
         touch(c, at_c, c.type, false);
@@ -159,7 +181,14 @@ void matmul::run() const
     for (uint64_t i = 0; i < k; i++)
         for (uint64_t j = 0; j < n; j++)
             right[i * n + j] = load(at_b, b.type, p.transb == CUBLAS_OP_N ? index_of(b, i, j) : index_of(b, j, i));
-    const float factor = is_fp8(a.type) ? alpha * *p.a_scale * *p.b_scale : alpha;
+    if (has_blocks())
+        for (uint64_t q = 0; q < k; q++) {
+            for (uint64_t i = 0; i < m; i++)
+                left[i * k + q] *= p.a_scale[scale_at(p.a_mode, m, k, i, q)];
+            for (uint64_t j = 0; j < n; j++)
+                right[q * n + j] *= p.b_scale[scale_at(p.b_mode, n, k, j, q)];
+        }
+    const float factor = is_fp8(a.type) && !has_blocks() ? alpha * *p.a_scale * *p.b_scale : alpha;
     std::vector<float> part(n);
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t s = 0; s < parts; s++) {
@@ -301,6 +330,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
         to = &p->b_scale, size = 8;
         break;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+        to = &p->a_mode;
+        break;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+        to = &p->b_mode;
+        break;
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
         to = &p->fast, size = 1;
         break;
@@ -387,6 +422,11 @@ static bool has_fp8_product(const product &p, const layout &a, const layout &b, 
     if (p.transa == CUBLAS_OP_N || p.transb != CUBLAS_OP_N || p.a_scale == nullptr || p.b_scale == nullptr)
         return false;
     if (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2)
+        return false;
+    const int32_t scalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+                  square = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    if ((p.a_mode == scalar) != (p.b_mode == scalar) || (p.a_mode == square && p.b_mode == square) ||
+        (p.a_mode != scalar && (p.epilogue & ~1) != 0)) /* here it has no bias beside blocks */
         return false;
     if ((a.rows | a.cols | b.cols | static_cast<uint64_t>(a.ld) | static_cast<uint64_t>(b.ld)) % 16 != 0)
         return false;
@@ -488,8 +528,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     check(device, "B", b, extent(x.b));
     check(device, "D", d, extent(x.d));
     if (is_fp8(x.a.type)) {
-        check(device, "A's scale", x.p.a_scale, sizeof(float));
-        check(device, "B's scale", x.p.b_scale, sizeof(float));
+        check(device, "A's scale", x.p.a_scale, x.scale_bytes(true));
+        check(device, "B's scale", x.p.b_scale, x.scale_bytes(false));
     }
     if (x.beta != 0.0f)
         check(device, "C", c, extent(x.c));

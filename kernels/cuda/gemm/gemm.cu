@@ -247,6 +247,7 @@ void check(const dsc_gemm_args *a)
     DSC_ASSERT(!a->a_transposed && a->b_transposed && !sums && a->ab_dtype == DSC_BF16);
     DSC_ASSERT(a->a_fp8 == DSC_FP8_E4M3 || a->b_fp8 == DSC_FP8_E4M3);
     DSC_ASSERT((a->m | a->n | a->k | a->lda | a->ldb | a->ldc) % DSC_FP8_UNIT == 0);
+    DSC_ASSERT((a->a_blocks == DSC_FP8_BLOCKS_NONE) == (a->b_blocks == DSC_FP8_BLOCKS_NONE));
 }
 
 } // namespace

@@ -58,6 +58,7 @@ static_assert(WORKSPACE_BYTES >= DSC_CUDA_WORKSPACE_BYTES_MIN, "column sums take
 /* PLANS_SPARE: plans for products without preparation, since a training step must not allocate. */
 constexpr int64_t PLANS_AT_FIRST = 64, PLANS_SPARE = 32;
 constexpr uint8_t ALIGN_MOST = 16;
+constexpr size_t LT_WITH_BLOCKS = 120900;
 
 uint8_t align_of(const void *p)
 {
@@ -81,6 +82,7 @@ plan_key key_of(const dsc_gemm_args *a)
     key.sums_of = static_cast<uint8_t>(a->sums_of);
     key.a_fp8 = static_cast<uint8_t>(a->a_fp8), key.b_fp8 = static_cast<uint8_t>(a->b_fp8);
     key.fast_sums = a->fast_sums;
+    key.a_blocks = static_cast<uint8_t>(a->a_blocks), key.b_blocks = static_cast<uint8_t>(a->b_blocks);
     return key;
 }
 
@@ -196,22 +198,42 @@ dsc_status describe_epilogue(dsc_cuda_gemm *g, plan *p, dsc_error *err)
 }
 
 /* Scales that the library multiplies the sum with. Without fast sums it adds to an fp32 sum every 128 products. */
-dsc_status describe_fp8(dsc_cuda_gemm *g, plan *p, const dsc_fp8_scale *a, const dsc_fp8_scale *b, dsc_error *err)
+dsc_status describe_fp8(dsc_cuda_gemm *g, plan *p, const float *of_second, const float *of_first, dsc_error *err)
 {
-    const float *of_first = &b->step, *of_second = &a->step;
     DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void *>(of_first), err));
     return set(g, p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void *>(of_second), err);
+}
+
+cublasLtMatmulMatrixScale_t mode_of(uint8_t blocks)
+{
+    return blocks == DSC_FP8_BLOCKS_ROW ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                        : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+}
+
+/* Steps of blocks lie as fp8.h says, which is as the library reads them. */
+dsc_status describe_blocks(dsc_cuda_gemm *g, plan *p, dsc_error *err)
+{
+    const size_t version = g->lt.GetVersion();
+    if (p->key.a_blocks == DSC_FP8_BLOCKS_NONE)
+        return DSC_OK;
+    if (version < LT_WITH_BLOCKS)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.fp8.scaling",
+                        "cuBLASLt %zu.%zu has no scales of blocks, expected 12.9 or newer; set dsc.fp8.scaling tensor",
+                        version / 10000, version / 100 % 100);
+    DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_of(p->key.b_blocks), err));
+    return set(g, p, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_of(p->key.a_blocks), err);
 }
 
 dsc_status describe(dsc_cuda_gemm *g, plan *p, dsc_error *err)
 {
     const plan_key *k = &p->key;
-    const dsc_fp8_scale *some = static_cast<const dsc_fp8_scale *>(like(0));
+    const float *some = static_cast<const float *>(like(0));
     LT_TRY(g, k, MatmulDescCreate, (&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_TRANSA, k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
     DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_TRANSB, k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
     DSC_TRY(describe_epilogue(g, p, err));
     if (k->a_fp8 != DSC_FP8_NONE) {
+        DSC_TRY(describe_blocks(g, p, err));
         DSC_TRY(describe_fp8(g, p, some, some, err));
         DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(k->fast_sums), err));
     }
@@ -375,8 +397,10 @@ dsc_status dsc_cuda_plan_run(const dsc_cuda_launch *at, plan *p, const cublasLtM
     const float one = 1.0f, beta = adds || a->accumulate ? 1.0f : 0.0f;
     if (p->key.has_bias)
         DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias, err));
+    const bool blocks = p->key.a_blocks != DSC_FP8_BLOCKS_NONE;
     if (p->key.a_fp8 != DSC_FP8_NONE)
-        DSC_TRY(describe_fp8(g, p, a->a_scale, a->b_scale, err));
+        DSC_TRY(
+            describe_fp8(g, p, blocks ? a->a_steps : &a->a_scale->step, blocks ? a->b_steps : &a->b_scale->step, err));
     if (p->key.sums_of != DSC_GEMM_NO_SUMS)
         DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void *>(a->sums), err));
     if (reads_aux(&p->key))

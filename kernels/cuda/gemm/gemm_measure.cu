@@ -108,6 +108,7 @@ typedef struct operands {
     matrix column;    /* the sums that the product gives beside C */
     uint64_t *checks; /* [SUM_BLOCKS] */
     dsc_fp8_scale *scale; /* 1, of both operands in fp8 */
+    matrix a_steps, b_steps; /* 1, of blocks */
 } operands;
 
 typedef struct bench {
@@ -152,6 +153,10 @@ bool lay_out(const plan *p, char *memory, int64_t memory_bytes, operands *o)
     at += dsc_align_up(SUM_BLOCKS * static_cast<int64_t>(sizeof *o->checks), 256);
     o->scale = reinterpret_cast<dsc_fp8_scale *>(at);
     at += k->a_fp8 != DSC_FP8_NONE ? dsc_align_up(static_cast<int64_t>(sizeof *o->scale), 256) : 0;
+    const int64_t of_a = dsc_fp8_step_count(static_cast<dsc_fp8_blocks>(k->a_blocks), k->m, k->k);
+    const int64_t of_b = dsc_fp8_step_count(static_cast<dsc_fp8_blocks>(k->b_blocks), k->n, k->k);
+    o->a_steps = cut(&at, of_a > 0 ? 1 : 0, of_a, of_a, DSC_F32);
+    o->b_steps = cut(&at, of_b > 0 ? 1 : 0, of_b, of_b, DSC_F32);
     return at - memory <= memory_bytes;
 }
 
@@ -169,6 +174,22 @@ void fill(const bench *b, const matrix *m, const pattern &p)
         fill_as<e5m2_bits>(b, m, p);
     else
         DSC_CUDA_FOR_DTYPE(m->dtype, T, fill_as<T>(b, m, p));
+}
+
+struct ones_op {
+    float *to;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            to[i + k] = 1.0f;
+    }
+};
+
+void fill_ones(const bench *b, const matrix *m)
+{
+    if (m->bytes > 0)
+        each<4>(b->at, ones_op { static_cast<float *>(m->ptr) }, m->bytes / static_cast<int64_t>(sizeof(float)), true);
 }
 
 /* Kinds of operands of a comparison; see the head of this file. */
@@ -198,6 +219,8 @@ dsc_status fill_operands(const bench *b, const plan *p, const operands *o, trial
     if (k->a_fp8 != DSC_FP8_NONE)
         DSC_TRY(cuda_try(cudaMemcpyAsync(&o->scale->step, &one, sizeof one, cudaMemcpyHostToDevice, b->at->stream),
                          "a copy", err));
+    fill_ones(b, &o->a_steps);
+    fill_ones(b, &o->b_steps);
     fill(b, &o->a, { UINT64_C(1) << 40, k->lda, cancels ? k->k : 0, k->a_transposed != 0, true });
     fill(b, &o->b, { UINT64_C(2) << 40, k->ldb, cancels ? k->k : 0, k->b_transposed == 0, false });
     if (!cancels || k->epilogue == DSC_EPILOGUE_DGELU)
@@ -220,6 +243,8 @@ dsc_gemm_args args_of(const plan *p, const operands *o)
     a.b = o->b.ptr;
     a.c = o->c.ptr;
     a.a_scale = a.b_scale = o->scale;
+    a.a_steps = static_cast<const float *>(o->a_steps.ptr);
+    a.b_steps = static_cast<const float *>(o->b_steps.ptr);
     a.bias = o->bias.bytes > 0 ? o->bias.ptr : NULL;
     a.aux = o->aux.bytes > 0 ? o->aux.ptr : NULL;
     a.sums = o->column.bytes > 0 ? static_cast<float *>(o->column.ptr) : NULL;

@@ -35,6 +35,7 @@ typedef struct plan_key {
     uint8_t has_bias, a_align, b_align, c_align, aux_align;
     uint8_t bias_align; /* alignment of the sums where there are any */
     uint8_t sums_of, a_fp8, b_fp8, fast_sums;
+    uint8_t a_blocks, b_blocks, unused[6];
 } plan_key;
 
 /* Large products that the plain kernel computes, each once; `reason` is a constant. */

@@ -25,6 +25,11 @@ static const char *operands_text(const plan_key *k)
     return k->a_fp8 == DSC_FP8_NONE ? text_of(k->ab_dtype) : both[k->a_fp8][k->b_fp8];
 }
 
+static const char *blocks_text(const plan_key *k)
+{
+    return k->a_blocks == DSC_FP8_BLOCKS_NONE ? "" : k->b_blocks == DSC_FP8_BLOCKS_ROW ? " rows*rows" : " rows*squares";
+}
+
 static const char *sums_text(uint8_t sums_of)
 {
     return sums_of == DSC_GEMM_SUMS_OF_A ? " sums a" : sums_of == DSC_GEMM_SUMS_OF_B ? " sums b" : "";
@@ -35,10 +40,10 @@ void dsc_cuda_plan_text(const plan_key *k, char line[DSC_PLAN_TEXT_BYTES])
 {
     snprintf(line, DSC_PLAN_TEXT_BYTES,
              "%" PRId64 "x%" PRId64 "x%" PRId64 " ld %" PRId64 ",%" PRId64 ",%" PRId64 " %s%s %s to %s%s epilogue %d"
-             "%s%s%s align %d,%d,%d,%d,%d",
+             "%s%s%s%s align %d,%d,%d,%d,%d",
              k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->a_transposed ? "T" : "N", k->b_transposed ? "T" : "N",
              operands_text(k), text_of(k->c_dtype), k->accumulate ? " added" : "", static_cast<int>(k->epilogue),
-             k->has_bias ? " bias" : "", sums_text(k->sums_of), k->fast_sums ? " fast" : "",
+             k->has_bias ? " bias" : "", sums_text(k->sums_of), k->fast_sums ? " fast" : "", blocks_text(k),
              static_cast<int>(k->a_align), static_cast<int>(k->b_align), static_cast<int>(k->c_align),
              static_cast<int>(k->aux_align), static_cast<int>(k->bias_align));
 }
