@@ -18,16 +18,21 @@ static int32_t params_before(const dsc_model *model, int32_t module)
 
 /* ---- what stage 3 gathers in fp8 ---- */
 
-bool dsc_engine_gathers_fp8(const dsc_engine *engine)
+/* Whether weights in fp8 have groups apart. It does not depend on the stage and the ranks, and so neither does the
+ * order of a norm's sum. */
+static bool has_groups(const dsc_engine *engine)
 {
-    const dsc_config *config = &engine->config;
+    const dsc_fp8_section *fp8 = &engine->config.own.fp8;
+    return fp8->enabled && !fp8->gather_bf16 && !fp8->blocks && dsc_engine_packed_kind(engine) == DSC_NF4_NONE;
+}
+
+bool dsc_plan_gathers_fp8(const dsc_config *config, int32_t world_size)
+{
     const dsc_zero_config *zero = &config->zero;
     const dsc_fp8_section *fp8 = &config->own.fp8;
     return fp8->enabled && !fp8->gather_bf16 && !fp8->blocks && fp8->weights != DSC_FP8_WEIGHTS_KEPT &&
-           zero->stage == 3 && dsc_plan_shards(config, engine->place.size) > 1 &&
-           zero->offload_param == DSC_OFFLOAD_NONE && dsc_plan_neighbours(config, engine->place.size) <= 1 &&
-           !zero->quantized_weights && !zero->quantized_frozen_weights &&
-           dsc_engine_packed_kind(engine) == DSC_NF4_NONE;
+           zero->stage == 3 && dsc_plan_shards(config, world_size) > 1 && zero->offload_param == DSC_OFFLOAD_NONE &&
+           dsc_plan_neighbours(config, world_size) <= 1 && !zero->quantized_weights && !zero->quantized_frozen_weights;
 }
 
 /* layer_numbers[i] <- elements of the weight of the layer in fp8 whose weight begins with parameter i; 0: none does. */
@@ -89,7 +94,7 @@ dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, int64_t **out, dsc_
     int64_t *matrix = NULL, *layers = NULL;
     dsc_status status = DSC_OK;
     *out = NULL;
-    if (!dsc_engine_gathers_fp8(engine))
+    if (!has_groups(engine))
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *matrix, &matrix, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 2 * count, sizeof *layers, &layers, err));

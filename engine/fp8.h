@@ -4,10 +4,10 @@
 
 #include "engine/internal.h"
 
-/* Whether stage 3 gathers weights of products in fp8 in that format. */
-bool dsc_engine_gathers_fp8(const dsc_engine *engine);
-/* The matrices that it gathers so, as dsc_layout_open reads them: [parameters of all modules], which
- * the caller frees; NULL: none. */
+/* Whether stage 3 gathers weights of products in fp8 in that format; not if the layout has no groups of them. */
+bool dsc_plan_gathers_fp8(const dsc_config *config, int32_t world_size);
+/* The matrices that have groups apart, as dsc_layout_open reads them: [parameters of all modules], which the caller
+ * frees; NULL: none. */
 DSC_MUST_USE dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, int64_t **out, dsc_error *err);
 /* Into a plan that is being made; without dsc.fp8 nothing. */
 DSC_MUST_USE dsc_status dsc_plan_fp8_open(const dsc_plan_options *options, dsc_plan *plan, dsc_error *err);

@@ -304,9 +304,9 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
              "params %s%s, matrix products %s%s%s with fp32 sums, leaf grads fp32, wire %s%s%s, accumulation %s, "
              "master fp32, moments %s%s%s",
              low,
-             packed                           ? " (int8 on the wire)"
-             : dsc_engine_gathers_fp8(engine) ? " (fp8 on the wire for products in fp8)"
-                                              : "",
+             packed                                             ? " (int8 on the wire)"
+             : dsc_plan_gathers_fp8(config, engine->place.size) ? " (fp8 on the wire for products in fp8)"
+                                                                : "",
              low, fp8, by_panels ? " by fp32 panels" : "",
              packs ? dsc_quant_text(leaves) : dsc_dtype_text(config->communication_dtype),
              config->own.compression != DSC_QUANT_NONE ? " with error feedback" : "", before,

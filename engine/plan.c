@@ -243,7 +243,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .quant_grad_parts = dsc_config_grad_part_quant(config),
         .grad_part_errors = config->own.compression != DSC_QUANT_NONE,
         .signs = dsc_config_signs(config),
-        .gather_fp8 = config->own.fp8.enabled,
+        .gather_fp8 = dsc_plan_gathers_fp8(config, o->world_size),
         .neighbour_count = dsc_plan_neighbours(config, o->data_ranks),
         .replica_count = o->data_ranks / o->layout->world_size,
         .seed = (uint64_t)config->seed,

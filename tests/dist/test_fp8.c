@@ -151,6 +151,7 @@ static dsc_status count_gathered(dsc_engine *engine, int32_t rank, void *user, d
     const dsc_zero *zero = dsc_probe_zero(engine);
     const dsc_layout *layout = dsc_probe_layout(engine);
     const int64_t others = layout->world_size - 1;
+    const bool kept = dsc_probe_config(engine)->own.fp8.weights == DSC_FP8_WEIGHTS_KEPT;
     const int64_t passes = 2 * dsc_probe_config(engine)->gradient_accumulation_steps; /* of two steps */
     dsc_comm_stats stats;
     DSC_TRY(dsc_probe_settle(engine, err));
@@ -160,8 +161,8 @@ static dsc_status count_gathered(dsc_engine *engine, int32_t rank, void *user, d
     *out = (gathered) { .counted = stats.bytes[DSC_COMM_ALL_GATHER] };
     for (int32_t i = 0; i < dsc_probe_gather_count(zero); i++) {
         const dsc_layout_group *group = &layout->group[dsc_probe_gather_group(zero, i)];
-        out->expected += passes * others * group->slice * (group->fp8 ? 1 : 2);
-        out->in_fp8 += group->fp8;
+        out->expected += passes * others * group->slice * (group->fp8 && !kept ? 1 : 2);
+        out->in_fp8 += group->fp8 && !kept;
     }
     for (int32_t g = 0; g < layout->group_count; g++) {
         bool windowed = false;
