@@ -144,14 +144,18 @@ dsc_status slope_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_err
 dsc_status run_others(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
 {
     bool done = false;
-    if (a->c_dtype == DSC_F32 && a->epilogue != DSC_EPILOGUE_NONE && a->c != a->aux) {
+    const bool blocks = a->a_blocks != DSC_FP8_BLOCKS_NONE;
+    if ((a->c_dtype == DSC_F32 || blocks) && a->epilogue != DSC_EPILOGUE_NONE && a->c != a->aux) {
         dsc_gemm_args bare = *a;
         bare.epilogue = DSC_EPILOGUE_NONE;
+        bare.bias = NULL;
         DSC_TRY(dsc_cuda_gemm_try(at, &bare, &done, err));
     }
     if (!done && a->a_fp8 != DSC_FP8_NONE)
         return dsc_cuda_gemm_no_fp8(a, err);
-    if (done)
+    if (done && a->c_dtype != DSC_F32) /* rounded before its epilogue, as gemm.h lets a GPU do */
+        DSC_CUDA_FOR_DTYPE(a->c_dtype, T, epilogue_after<T, T>(at, a));
+    else if (done)
         DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, epilogue_after<float, T>(at, a));
     else
         plain_gemm_any(at, a);

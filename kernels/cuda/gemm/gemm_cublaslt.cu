@@ -546,8 +546,15 @@ dsc_status prepare_all(dsc_cuda_gemm *g, const dsc_gemm_args *a, dsc_error *err)
         return DSC_OK;
     const bool fused = usable, fp8 = a->a_fp8 != DSC_FP8_NONE;
     const dsc_gemm_args rest = bare(a);
-    if (bit != 0 || (a->c_dtype == DSC_F32 && a->epilogue != DSC_EPILOGUE_NONE) || is_apart(a->epilogue))
+    if (bit != 0 ||
+        ((a->c_dtype == DSC_F32 || (a->a_blocks != DSC_FP8_BLOCKS_NONE && !usable)) &&
+         a->epilogue != DSC_EPILOGUE_NONE) ||
+        is_apart(a->epilogue))
         DSC_TRY(prepare_one(g, &rest, &usable, err));
+    if (a->a_blocks != DSC_FP8_BLOCKS_NONE && !usable && rest.epilogue != DSC_EPILOGUE_NONE) {
+        const dsc_gemm_args alone = bare(&rest); /* the bias is apart too */
+        DSC_TRY(prepare_one(g, &alone, &usable, err));
+    }
     if (fp8 && !usable && !fused)
         return dsc_cuda_gemm_no_fp8(a, err);
     if (!usable && !fused)
