@@ -8,8 +8,8 @@
  * Pixels outside of the picture are 0. H' = (H + 2 p - d (kh - 1) - 1) / s + 1, rounded down, and W' likewise. A tap is
  * a place (u, v) of the window, in this order. Most convolutions are products of gathered windows with weights in
  * another order (models/conv2d.h). With one input channel a group, "depthwise", each channel is summed by itself.
- * reference: cpu/conv2d.c, cpu/conv2d_ref.c   on a GPU: cuda/conv2d.cu   check: tests/checkkern/conv2d.c
- * SPDX-License-Identifier: Apache-2.0 */
+ * reference: cpu/conv2d.c, cpu/conv2d_ref.c, cpu/conv2d_direct.c   on a GPU: cuda/conv2d.cu   check:
+ * tests/checkkern/conv2d.c SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CONV2D_H
 #define DSC_KERNELS_CONV2D_H
 #include <stdbool.h>
@@ -108,6 +108,26 @@ DSC_CONV2D_FN int64_t dsc_conv2d_weight_from(const dsc_conv2d_shape *s, dsc_conv
         return i % s->out * taps + i / s->out;
     }
 }
+
+/* A whole convolution of one group in one launch, on CPUs alone; the weight is PyTorch's [Cout, Cin, kh, kw]. Sums are
+ * fp32. Those of Y and DX run over channels within a tap and then over taps. Those of DW run over pixels of a strip,
+ * and strips are added in order. Windows of 3 by 3 at stride 1 may be computed by transforms of tiles instead
+ * (Winograd 1980; Lavin & Gray 2016), whose error is a few times as large. The way and the strips follow from the
+ * shape. */
+typedef enum dsc_conv2d_pass { DSC_CONV2D_Y, DSC_CONV2D_DX, DSC_CONV2D_DW } dsc_conv2d_pass;
+
+typedef struct dsc_conv2d_args {
+    dsc_conv2d_pass pass;
+    void *out;              /* Y: y; DX: dx; DW: the weight's gradient, fp32 and overwritten */
+    const void *in;         /* Y and DW: x; DX: dy */
+    const void *with;       /* Y and DX: the weight; DW: dy */
+    const void *add;        /* Y: the bias [Cout]; DX: what dx is added to, which may be out; or NULL */
+    void *scratch;          /* dsc_conv2d_scratch bytes */
+    dsc_conv2d_shape shape; /* groups: 1 */
+    dsc_dtype dtype;        /* F32 or BF16 */
+} dsc_conv2d_args;
+
+int64_t dsc_conv2d_scratch(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dtype);
 
 /* Depthwise, with groups = Cin; output o reads channel o / (Cout / Cin). DEPTHWISE_FWD: out = y, in = x. DEPTHWISE_DX:
  * out = dx, in = dy. Sums are fp32 over taps in order, of one input over its outputs within a tap; then bias or `add`

@@ -18,6 +18,12 @@ static bool gathers(const dsc_conv2d_shape *s)
     return other;
 }
 
+/* A CPU makes a convolution of one group in one launch. */
+static bool is_whole(const dsc_call *call, const dsc_conv2d_shape *s)
+{
+    return s->groups == 1 && call->ctx->dtype != DSC_F16 && call->ctx->stream->ops->host_visible;
+}
+
 static int64_t rows_of(const dsc_conv2d_shape *s, dsc_conv2d_pass pass)
 {
     return s->batch * (pass == DSC_CONV2D_DX ? s->height * s->width : dsc_conv2d_out(s, 0) * dsc_conv2d_out(s, 1));
@@ -75,7 +81,10 @@ static layout lay(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dty
 int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, dsc_dtype dtype,
                                  int64_t chunk_bytes)
 {
-    return lay(&layer->shape, pass, dtype, chunk_bytes).bytes;
+    const int64_t bytes = lay(&layer->shape, pass, dtype, chunk_bytes).bytes;
+    if (layer->shape.groups > 1 || layer->shape.batch < 1 || dtype == DSC_F16)
+        return bytes;
+    return dsc_max_i64(bytes, dsc_conv2d_scratch(&layer->shape, pass, dtype));
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
@@ -135,7 +144,8 @@ static dsc_status report_pass(const dsc_linear_planned *gemms, const dsc_conv2d_
     const dsc_conv2d_shape *s = &layer->shape;
     const int64_t chunk_bytes = gemms->sink != NULL ? gemms->sink->chunk_bytes : 0;
     const int64_t rows = rows_of(s, pass), chunk = chunk_of(s, pass, gemms->dtype, chunk_bytes);
-    if (is_depthwise(s) || rows < 1)
+    const bool on_cpu = gemms->sink != NULL && !gemms->sink->joins_input_gradients;
+    if (is_depthwise(s) || rows < 1 || (on_cpu && s->groups == 1 && gemms->dtype != DSC_F16))
         return DSC_OK;
     const int64_t last = rows - (dsc_div_ceil(rows, chunk) - 1) * chunk;
     const bool bias = pass == DSC_CONV2D_Y && layer->bias >= 0;
@@ -234,6 +244,21 @@ static dsc_status products(const dsc_call *call, const dsc_conv2d_shape *s, dsc_
     return DSC_OK;
 }
 
+/* One launch for a pass. */
+static dsc_status whole(const dsc_call *call, const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, void *out,
+                        const void *in, const void *with, const void *add, void *scratch)
+{
+    const dsc_conv2d_args args = { .pass = pass,
+                                   .out = out,
+                                   .in = in,
+                                   .with = with,
+                                   .add = add,
+                                   .scratch = scratch,
+                                   .shape = layer->shape,
+                                   .dtype = call->ctx->dtype };
+    return DSC_RUN(call->ctx->stream, CONV2D, &args, call->err);
+}
+
 dsc_status dsc_conv2d_run(const dsc_call *call, const dsc_conv2d_layer *layer, void *y, const void *x, void *scratch)
 {
     const dsc_conv2d_shape *s = &layer->shape;
@@ -241,6 +266,8 @@ dsc_status dsc_conv2d_run(const dsc_call *call, const dsc_conv2d_layer *layer, v
     const void *bias = layer->bias >= 0 ? call->ctx->param[layer->bias] : NULL, *weight;
     if (is_depthwise(s))
         return depthwise(call, layer, false, y, x, bias, scratch);
+    if (is_whole(call, s))
+        return whole(call, layer, DSC_CONV2D_Y, y, x, call->ctx->param[layer->weight], bias, scratch);
     DSC_TRY(order_weight(call, layer, DSC_CONV2D_FORWARD, scratch, &weight));
     return products(call, s, DSC_CONV2D_Y, y, x, weight, (void *)(uintptr_t)bias, (char *)scratch + place.windows);
 }
@@ -253,6 +280,8 @@ dsc_status dsc_conv2d_backward(const dsc_call *call, const dsc_conv2d_layer *lay
     const void *weight;
     if (is_depthwise(s))
         return depthwise(call, layer, true, dx, dy, sum, scratch);
+    if (is_whole(call, s))
+        return whole(call, layer, DSC_CONV2D_DX, dx, dy, call->ctx->param[layer->weight], sum, scratch);
     DSC_TRY(order_weight(call, layer, DSC_CONV2D_BACK, scratch, &weight));
     return products(call, s, DSC_CONV2D_DX, dx, dy, weight, sum, (char *)scratch + place.windows);
 }
@@ -285,6 +314,8 @@ static dsc_status weight_gradient(const dsc_call *call, const dsc_conv2d_layer *
     const bool ordered = dsc_conv2d_taps(s) == 1;
     if (is_depthwise(s))
         return DSC_RUN(call->ctx->stream, DEPTHWISE_DW, &direct, call->err);
+    if (is_whole(call, s))
+        return whole(call, layer, DSC_CONV2D_DW, d_weight, x, dy, NULL, scratch);
     DSC_TRY(add_chunks(call, s, ordered ? d_weight : scratch, x, dy, (char *)scratch + place.windows));
     return ordered ? DSC_OK : DSC_RUN(call->ctx->stream, CONV2D_WEIGHT, &order, call->err);
 }

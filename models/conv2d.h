@@ -1,17 +1,16 @@
-/* conv2d.h - a two-dimensional convolution of a module as products: planned ahead and launched, like linear.h.
+/* conv2d.h - a two-dimensional convolution of a module: planned ahead and launched, like linear.h.
  *
- * Windows are gathered into scratch, some rows at a time, and multiplied with the weight in the order of their columns.
- * The gradient of the input gathers windows of y's gradient. A window of one pixel at stride 1 reads x itself. Each
- * group is a product of its own. Depthwise convolutions have kernels of their own (kernels/conv2d.h). Sums over K are
- * one product's; the weight's gradient adds the products of chunks in order. Chunks follow from the shape, and from
- * chunk_bytes of the contexts (include/dsc/model.h): 0 is a CPU, whose caches hold a chunk.
+ * On a CPU a convolution of one group in fp32 or bf16 is one launch (kernels/conv2d.h). Other convolutions are these
+ * products. Windows are gathered into scratch, some rows at a time, and multiplied with the weight in the order of
+ * their columns. The gradient of the input gathers windows of y's gradient. A window of one pixel at stride 1 reads x
+ * itself. Each group is a product of its own. Depthwise convolutions have kernels of their own (kernels/conv2d.h). Sums
+ * over K are one product's; the weight's gradient adds the products of chunks in order. Chunks follow from the shape,
+ * and from chunk_bytes of the contexts (include/dsc/model.h): 0 is a CPU, whose caches hold a chunk.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_CONV2D_H
 #define DSC_MODELS_CONV2D_H
 
 #include "models/linear.h"
-
-typedef enum dsc_conv2d_pass { DSC_CONV2D_Y, DSC_CONV2D_DX, DSC_CONV2D_DW } dsc_conv2d_pass;
 
 typedef struct dsc_conv2d_layer {
     dsc_conv2d_shape shape; /* batch: that of the call */

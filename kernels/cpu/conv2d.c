@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/cpu/conv2d_internal.h"
+#include "kernels/cpu/conv2d_micro.h"
 #include "kernels/cpu/range.h"
 #include "kernels/kernels.h"
 
@@ -153,6 +154,26 @@ static dsc_status depthwise_dw(const dsc_depthwise_dw_args *a, const dsc_cpu_thr
     return DSC_OK;
 }
 
+/* ---- whole convolutions ------------------------------------------------------------------------------------------ */
+
+static dsc_status whole(const dsc_conv2d_args *a, const dsc_cpu_threads *pool, dsc_error *err,
+                        const dsc_conv2d_micro *micro)
+{
+    check_shape(&a->shape);
+    DSC_ASSERT(a->shape.groups == 1);
+    return dsc_conv2d_direct(a, pool, micro, err);
+}
+
+#define CONV2D_WHOLE(isa)                                                                                              \
+    static dsc_status whole_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                       \
+    {                                                                                                                  \
+        return whole(args, pool, err, &dsc_conv2d_micro_##isa);                                                        \
+    }
+CONV2D_WHOLE(ref)
+CONV2D_WHOLE(avx2)
+CONV2D_WHOLE(avx512)
+CONV2D_WHOLE(avx512bf16)
+
 #define CONV2D_VARIANT(isa)                                                                                            \
     static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
@@ -174,6 +195,10 @@ void dsc_conv2d_init(dsc_kernel_table *table, uint32_t caps)
 {
     const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
     table->fn[DSC_KERNEL_WINDOWS] = windows;
+    table->fn[DSC_KERNEL_CONV2D] = (caps & DSC_CPU_AVX512_BF16) != 0 ? whole_avx512bf16
+                                   : avx512                          ? whole_avx512
+                                   : avx2                            ? whole_avx2
+                                                                     : whole_ref;
     table->fn[DSC_KERNEL_CONV2D_WEIGHT] = weight;
     table->fn[DSC_KERNEL_DEPTHWISE_FWD] = avx512 ? fwd_avx512 : avx2 ? fwd_avx2 : fwd_ref;
     table->fn[DSC_KERNEL_DEPTHWISE_DX] = avx512 ? dx_avx512 : avx2 ? dx_avx2 : dx_ref;

@@ -407,6 +407,10 @@ static double conv2d_bytes(dsc_kernel kernel, const void *args)
         const int64_t channels = (a->back ? a->shape.out : a->shape.in) / a->shape.groups;
         return rows_bytes(a->rows, dsc_conv2d_taps(&a->shape) * channels, a->dtype, 1);
     }
+    case DSC_KERNEL_CONV2D: {
+        const dsc_conv2d_args *a = args;
+        return pictures_bytes(&a->shape, a->dtype) + rows_bytes(1, dsc_conv2d_weights(&a->shape), a->dtype, 1);
+    }
     case DSC_KERNEL_CONV2D_WEIGHT: {
         const dsc_conv2d_weight_args *a = args;
         return rows_bytes(1, dsc_conv2d_weights(&a->shape), a->dtype, 2);
@@ -492,6 +496,7 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_DELTA_BWD:
         return linear_bytes(kernel, args);
     case DSC_KERNEL_WINDOWS:
+    case DSC_KERNEL_CONV2D:
     case DSC_KERNEL_CONV2D_WEIGHT:
     case DSC_KERNEL_DEPTHWISE_FWD:
     case DSC_KERNEL_DEPTHWISE_DX:
@@ -531,6 +536,14 @@ double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, cons
     if (kernel == DSC_KERNEL_GEMM) {
         *part = DSC_VIRTUAL_PRODUCTS;
         return rates->kernel_s + gemm_s(rates, args);
+    }
+    if (kernel == DSC_KERNEL_CONV2D) {
+        const dsc_conv2d_args *a = args;
+        const double rate = a->dtype == DSC_F32 ? rates->product_flops_f32 : rates->product_flops;
+        const double pixels = (double)(a->shape.batch * dsc_conv2d_out(&a->shape, 0) * dsc_conv2d_out(&a->shape, 1));
+        *part = DSC_VIRTUAL_PRODUCTS;
+        return rates->kernel_s + fmax(2 * pixels * (double)dsc_conv2d_weights(&a->shape) / rate,
+                                      bytes_of(kernel, args) / rates->kernel_bytes);
     }
     if (kernel == DSC_KERNEL_GROUPED_GEMM) {
         const dsc_grouped_gemm_args *a = args;

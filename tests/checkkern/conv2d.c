@@ -28,6 +28,20 @@ static const dsc_conv2d_shape depthwise_shapes[] = {
     { 0, 4, 4, 8, 8, 8, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
 };
 
+/* Of one group: few channels, phases without taps, several tiles, panels, strips and parts of a window. */
+static const dsc_conv2d_shape whole_shapes[] = {
+    { 2, 5, 7, 3, 8, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+    { 2, 15, 13, 3, 70, 1, { 7, 7 }, { 2, 2 }, { 3, 3 }, { 1, 1 } },
+    { 1, 11, 9, 5, 4, 1, { 3, 3 }, { 1, 1 }, { 2, 2 }, { 2, 2 } },
+    { 3, 6, 5, 16, 24, 1, { 1, 1 }, { 2, 2 }, { 0, 0 }, { 1, 1 } },
+    { 2, 9, 11, 27, 100, 1, { 3, 3 }, { 2, 2 }, { 1, 1 }, { 1, 1 } },
+    { 2, 4, 4, 130, 66, 1, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
+    { 1, 7, 10, 9, 33, 1, { 2, 5 }, { 3, 1 }, { 0, 4 }, { 2, 1 } },
+    { 1, 9, 9, 12, 17, 1, { 9, 9 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
+    { 1, 8, 9, 34, 48, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+    { 2, 13, 10, 20, 18, 1, { 3, 3 }, { 1, 1 }, { 0, 2 }, { 1, 1 } },
+};
+
 static bool begin_case(const char *name, const dsc_conv2d_shape *s, dsc_dtype dtype)
 {
     return ck_case("%s %s %lldx%lldx%lldx%lld to %lld by %lldx%lld stride %lld groups %lld", name, ck_dtype_text(dtype),
@@ -138,12 +152,94 @@ static void check_weight(const dsc_conv2d_shape *s, dsc_dtype dtype, dsc_conv2d_
     ck_kernel(DSC_KERNEL_CONV2D_WEIGHT, &a, sizeof a, verify_weight);
 }
 
-/* ---- depthwise --------------------------------------------------------------------------------------------------- */
+/* ---- whole convolutions and depthwise ones ----------------------------------------------------------------------- */
 
 static void near_sum(const void *buf, int64_t i, double sum, double size, double terms, dsc_dtype dtype)
 {
     const double error = (terms + 2) * u * size;
     ck_near(buf, i, sum, error + ck_rounding(dtype, fabs(sum) + error));
+}
+
+/* `more`: terms whose roundings count as further ones, of transforms. */
+static void near_whole(const dsc_conv2d_args *a, int64_t i, double sum, double size, double terms)
+{
+    near_sum(a->out, i, sum, size, 4 * terms + 64, a->pass == DSC_CONV2D_DW ? DSC_F32 : a->dtype);
+}
+
+/* Output o of output pixel `row`, or with `back` input channel o of input pixel `row`. */
+static void verify_pixel(const dsc_conv2d_args *a, int64_t row, int64_t o, bool back)
+{
+    const dsc_conv2d_shape *s = &a->shape;
+    const int64_t taps = s->kernel[0] * s->kernel[1], columns = back ? s->in : s->out, depth = back ? s->out : s->in;
+    const int64_t at = row * columns + o;
+    double sum = a->add == NULL ? 0 : a->add == a->out ? ck_start(a->out, at) : ck_get(a->add, back ? at : o);
+    double size = fabs(sum);
+    for (int64_t t = 0; t < taps; t++) {
+        const int64_t pixel = back ? above(s, row, t) : under(s, row, t);
+        for (int64_t k = 0; k < depth && pixel >= 0; k++) {
+            const int64_t w = back ? (k * s->in + o) * taps + t : (o * s->in + k) * taps + t;
+            const double x = ck_get(a->in, pixel * depth + k) * ck_get(a->with, w);
+            sum += x, size += fabs(x);
+        }
+    }
+    near_whole(a, at, sum, size, (double)(taps * depth));
+}
+
+static void verify_map(const void *args)
+{
+    const dsc_conv2d_args *a = args;
+    const bool back = a->pass == DSC_CONV2D_DX;
+    const int64_t rows = back ? pixels_in(&a->shape) : pixels_out(&a->shape);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t o = 0; o < (back ? a->shape.in : a->shape.out); o++)
+            verify_pixel(a, row, o, back);
+}
+
+static void verify_gradient(const void *args)
+{
+    const dsc_conv2d_args *a = args;
+    const dsc_conv2d_shape *s = &a->shape;
+    const int64_t taps = s->kernel[0] * s->kernel[1];
+    for (int64_t i = 0; i < s->out * s->in * taps; i++) {
+        const int64_t t = i % taps, c = i / taps % s->in, o = i / taps / s->in;
+        double sum = 0, size = 0;
+        for (int64_t row = 0; row < pixels_out(s); row++) {
+            const int64_t pixel = under(s, row, t);
+            const double x = pixel >= 0 ? ck_get(a->in, pixel * s->in + c) * ck_get(a->with, row * s->out + o) : 0;
+            sum += x, size += fabs(x);
+        }
+        near_whole(a, i, sum, size, (double)pixels_out(s));
+    }
+}
+
+static dsc_conv2d_args whole_case(const dsc_conv2d_shape *s, dsc_dtype dtype, dsc_conv2d_pass pass, int add)
+{
+    const int64_t x = pixels_in(s) * s->in, y = pixels_out(s) * s->out;
+    const int64_t weights = s->out * s->in * s->kernel[0] * s->kernel[1];
+    const int64_t outs = pass == DSC_CONV2D_Y ? y : pass == DSC_CONV2D_DX ? x : weights;
+    dsc_conv2d_args a = { .pass = pass, .shape = *s, .dtype = dtype };
+    a.out = ck_buf(add == 2 ? CK_INOUT : CK_OUT, pass == DSC_CONV2D_DW ? DSC_F32 : dtype, outs, "out");
+    a.in = ck_buf(CK_IN, dtype, pass == DSC_CONV2D_DX ? y : x, "in");
+    a.with = ck_buf(CK_IN, dtype, pass == DSC_CONV2D_DW ? y : weights, "with");
+    a.add = add == 1 ? ck_buf(CK_IN, dtype, pass == DSC_CONV2D_DX ? x : s->out, "add") : add == 2 ? a.out : NULL;
+    a.scratch = ck_buf(CK_SCRATCH, DSC_U8, dsc_conv2d_scratch(s, pass, dtype), "scratch");
+    ck_normal(a.in, 0, 1);
+    ck_normal(a.with, 0, 0.5);
+    if (a.add != NULL)
+        ck_normal(a.add, 0, 1);
+    return a;
+}
+
+static const char *const pass_names[3][3] = { { "conv2d", "conv2d bias", "" },
+                                              { "conv2d dx", "conv2d dx sum", "conv2d dx in place" },
+                                              { "conv2d dw", "", "" } };
+
+static void check_whole(const dsc_conv2d_shape *s, dsc_dtype dtype, dsc_conv2d_pass pass, int add)
+{
+    if (ck_on_gpu() || !begin_case(pass_names[pass][add], s, dtype))
+        return;
+    const dsc_conv2d_args a = whole_case(s, dtype, pass, add);
+    ck_kernel(DSC_KERNEL_CONV2D, &a, sizeof a, pass == DSC_CONV2D_DW ? verify_gradient : verify_map);
 }
 
 static void verify_fwd(const void *args)
@@ -286,6 +382,28 @@ static void bench_windows(const dsc_conv2d_shape *s, dsc_dtype dtype)
     ck_bench(DSC_KERNEL_WINDOWS, &a, sizeof a, 2 * a.rows * taps * s->in * (int64_t)dsc_dtype_bytes(dtype), 0, 0);
 }
 
+static const dsc_conv2d_shape bench_shapes[] = {
+    { 4, 224, 224, 3, 64, 1, { 7, 7 }, { 2, 2 }, { 3, 3 }, { 1, 1 } },
+    { 4, 56, 56, 64, 64, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+    { 4, 56, 56, 64, 128, 1, { 3, 3 }, { 2, 2 }, { 1, 1 }, { 1, 1 } },
+    { 16, 7, 7, 512, 512, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+    { 4, 56, 56, 24, 144, 1, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
+    { 8, 14, 14, 384, 64, 1, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
+};
+
+static void bench_whole(const dsc_conv2d_shape *s, dsc_dtype dtype)
+{
+    static const char *const names[] = { "bench conv2d y", "bench conv2d dx", "bench conv2d dw" };
+    for (int pass = 0; pass < 3 && !ck_on_gpu(); pass++) {
+        if (!begin_case(names[pass], s, dtype))
+            continue;
+        const dsc_conv2d_args a = whole_case(s, dtype, (dsc_conv2d_pass)pass, 0);
+        ck_bench(DSC_KERNEL_CONV2D, &a, sizeof a,
+                 (pixels_in(s) * s->in + pixels_out(s) * s->out) * (int64_t)dsc_dtype_bytes(dtype),
+                 2 * pixels_out(s) * s->out * s->in * s->kernel[0] * s->kernel[1], CK_NO_REF);
+    }
+}
+
 static void bench(void)
 {
     const int64_t batch = ck_bench_size(8, 64);
@@ -296,6 +414,8 @@ static void bench(void)
         bench_depthwise(&mobile, dtype, true);
         bench_dw(&mobile, dtype);
         bench_windows(&resnet, dtype);
+        for (size_t i = 0; i < DSC_COUNT(bench_shapes); i++)
+            bench_whole(&bench_shapes[i], dtype);
     }
 }
 
@@ -307,6 +427,13 @@ void ck_conv2d(void)
             check_windows(&shapes[i], dtype, true);
             for (int order = DSC_CONV2D_FORWARD; order <= DSC_CONV2D_GRADIENT; order++)
                 check_weight(&shapes[i], dtype, (dsc_conv2d_order)order);
+        }
+        for (size_t i = 0; i < DSC_COUNT(whole_shapes) && dtype != DSC_F16; i++) {
+            for (int add = 0; add < 2; add++)
+                check_whole(&whole_shapes[i], dtype, DSC_CONV2D_Y, add);
+            for (int add = 0; add < 3; add++)
+                check_whole(&whole_shapes[i], dtype, DSC_CONV2D_DX, add);
+            check_whole(&whole_shapes[i], dtype, DSC_CONV2D_DW, 0);
         }
         for (size_t i = 0; i < DSC_COUNT(depthwise_shapes); i++) {
             check_weight(&depthwise_shapes[i], dtype, DSC_CONV2D_DEPTHWISE);
