@@ -1,127 +1,41 @@
-/* pool.c - plain C for every CPU: a row of an output or of a gradient is one thread's.
- * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/pool.h"
+/* pool.c - pools: a row of an output or of a gradient is one thread's. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/pool_internal.h"
+#include "kernels/kernels.h"
 
-#include "kernels/cpu/range.h"
-
-/* Pixels of a window in one sample. */
-typedef struct window {
-    int64_t top, bottom, left, right;
-} window;
-
-static inline float sum_of(const dsc_pool_args *a, int64_t sample, const window *w, int64_t c, dsc_dtype dtype)
-{
-    float sum = 0;
-    for (int64_t y = w->top; y < w->bottom; y++)
-        for (int64_t x = w->left; x < w->right; x++) {
-            const int64_t pixel = (sample * a->shape.height + y) * a->shape.width + x;
-            sum += dsc_get(a->in, pixel * a->channels + c, dtype);
-        }
-    return sum / dsc_pool_count(&a->shape, w->bottom - w->top, w->right - w->left);
-}
-
-/* The window's first maximum, as torch has it: a later NaN replaces an earlier one. */
-static inline float most_of(const dsc_pool_args *a, int64_t sample, const window *w, int64_t c, int32_t *chosen,
-                            dsc_dtype dtype)
-{
-    int64_t best = w->top * a->shape.width + w->left;
-    const int64_t first = sample * a->shape.height * a->shape.width;
-    float most = dsc_get(a->in, (first + best) * a->channels + c, dtype);
-    for (int64_t y = w->top; y < w->bottom; y++)
-        for (int64_t x = w->left; x < w->right; x++) {
-            const int64_t pixel = y * a->shape.width + x;
-            const float value = dsc_get(a->in, (first + pixel) * a->channels + c, dtype);
-            if (value > most || value != value)
-                most = value, best = pixel;
-        }
-    *chosen = (int32_t)best;
-    return most;
-}
-
-static void forward_row(const dsc_pool_args *a, int64_t row, dsc_dtype dtype)
-{
-    const dsc_pool_shape *of = &a->shape;
-    const int64_t sample = row / of->out_height;
-    window w;
-    dsc_pool_window(of, row % of->out_height, of->height, of->out_height, &w.top, &w.bottom);
-    for (int64_t o = 0; o < of->out_width; o++) {
-        const int64_t at = (row * of->out_width + o) * a->channels;
-        dsc_pool_window(of, o, of->width, of->out_width, &w.left, &w.right);
-        for (int64_t c = 0; c < a->channels; c++)
-            dsc_put(a->out, at + c, dtype,
-                    of->kind == DSC_POOL_MAX ? most_of(a, sample, &w, c, &a->chosen[at + c], dtype)
-                                             : sum_of(a, sample, &w, c, dtype));
-    }
-}
-
-static void forward_rows(const void *args, int64_t first, int64_t last)
-{
-    const dsc_pool_args *a = args;
-    for (int64_t row = first; row < last; row++)
-        DSC_FOR_DTYPE(a->dtype, forward_row(a, row, dtype));
-}
-
-/* The part of window (y, x) that a pixel gets. */
-static inline float share_of(const dsc_pool_args *a, int64_t sample, int64_t y, int64_t x, int64_t pixel, int64_t c,
-                             dsc_dtype dtype)
-{
-    const dsc_pool_shape *of = &a->shape;
-    const int64_t at = ((sample * of->out_height + y) * of->out_width + x) * a->channels + c;
-    const float d = dsc_get(a->out, at, dtype);
-    window w;
-    if (of->kind == DSC_POOL_MAX)
-        return a->chosen[at] == pixel ? d : 0;
-    dsc_pool_window(of, y, of->height, of->out_height, &w.top, &w.bottom);
-    dsc_pool_window(of, x, of->width, of->out_width, &w.left, &w.right);
-    return d / dsc_pool_count(of, w.bottom - w.top, w.right - w.left);
-}
-
-static void backward_row(const dsc_pool_args *a, int64_t row, dsc_dtype dtype)
-{
-    const dsc_pool_shape *of = &a->shape;
-    const int64_t sample = row / of->height, i = row % of->height;
-    window w; /* of windows */
-    dsc_pool_windows_of(of, i, of->height, of->out_height, &w.top, &w.bottom);
-    for (int64_t j = 0; j < of->width; j++) {
-        dsc_pool_windows_of(of, j, of->width, of->out_width, &w.left, &w.right);
-        for (int64_t c = 0; c < a->channels; c++) {
-            float sum = 0;
-            for (int64_t y = w.top; y < w.bottom; y++)
-                for (int64_t x = w.left; x < w.right; x++)
-                    sum += share_of(a, sample, y, x, i * of->width + j, c, dtype);
-            dsc_put(a->in, (row * of->width + j) * a->channels + c, dtype, sum);
-        }
-    }
-}
-
-static void backward_rows(const void *args, int64_t first, int64_t last)
-{
-    const dsc_pool_args *a = args;
-    for (int64_t row = first; row < last; row++)
-        DSC_FOR_DTYPE(a->dtype, backward_row(a, row, dtype));
-}
-
-static dsc_status forward(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
+static dsc_status forward(const void *args, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn rows)
 {
     const dsc_pool_args *a = args;
     DSC_ASSERT((a->shape.kind == DSC_POOL_MAX) == (a->chosen != NULL));
     DSC_TRY(dsc_range_dtype_check("POOL_FWD", a->dtype, err));
-    dsc_range_run(pool, a->samples * a->shape.out_height, forward_rows, a);
+    dsc_range_run(pool, a->samples * a->shape.out_height, rows, a);
     return DSC_OK;
 }
 
-static dsc_status backward(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
+static dsc_status backward(const void *args, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn rows)
 {
     const dsc_pool_args *a = args;
     DSC_ASSERT((a->shape.kind == DSC_POOL_MAX) == (a->chosen != NULL));
     DSC_TRY(dsc_range_dtype_check("POOL_BWD", a->dtype, err));
-    dsc_range_run(pool, a->samples * a->shape.height, backward_rows, a);
+    dsc_range_run(pool, a->samples * a->shape.height, rows, a);
     return DSC_OK;
 }
 
+#define POOL_VARIANT(isa)                                                                                              \
+    static dsc_status forward_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                     \
+    {                                                                                                                  \
+        return forward(args, pool, err, dsc_pool_fwd_##isa);                                                           \
+    }                                                                                                                  \
+    static dsc_status backward_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                    \
+    {                                                                                                                  \
+        return backward(args, pool, err, dsc_pool_bwd_##isa);                                                          \
+    }
+POOL_VARIANT(ref)
+POOL_VARIANT(avx2)
+POOL_VARIANT(avx512)
+
 void dsc_pool_init(dsc_kernel_table *table, uint32_t caps)
 {
-    (void)caps;
-    table->fn[DSC_KERNEL_POOL_FWD] = forward;
-    table->fn[DSC_KERNEL_POOL_BWD] = backward;
+    const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
+    table->fn[DSC_KERNEL_POOL_FWD] = avx512 ? forward_avx512 : avx2 ? forward_avx2 : forward_ref;
+    table->fn[DSC_KERNEL_POOL_BWD] = avx512 ? backward_avx512 : avx2 ? backward_avx2 : backward_ref;
 }
