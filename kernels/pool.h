@@ -1,6 +1,6 @@
 /* pool.h - maximum and average of windows of feature maps, as torch.nn.MaxPool2d, AvgPool2d and AdaptiveAvgPool2d.
- * reference: cpu/pool_ref.c   variants: cpu/pool_v16.h   check: tests/checkkern/pool.c   SPDX-License-Identifier:
- * Apache-2.0 */
+ * reference: cpu/pool_ref.c   variants: cpu/pool_v16.h   check: tests/checkkern/pool.c
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_POOL_H
 #define DSC_KERNELS_POOL_H
 #include <dsc/types.h>

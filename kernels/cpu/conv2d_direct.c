@@ -13,11 +13,11 @@
 #include "kernels/kernels.h"
 
 enum {
-    FEW_CHANNELS = 8,       /* of an input whose windows' lines are taps */
-    TAPS = 64,              /* in a table of pixels */
-    PANEL_BYTES = 384 << 10, /* of a panel's taps that stay in L2 while a tile's pixels are multiplied */
-    TILES = 16,             /* at least, by smaller tiles and more strips */
-    PACKED_UNITS = 8,       /* units of the depth that are packed together */
+    FEW_CHANNELS = 8,              /* of an input whose windows' lines are taps */
+    TAPS = 64,                     /* in a table of pixels */
+    PANEL_BYTES = 384 << 10,       /* of a panel's taps that stay in L2 while a tile's pixels are multiplied */
+    TILES = 16,                    /* at least, by smaller tiles and more strips */
+    PACKED_UNITS = 8,              /* units of the depth that are packed together */
     PIXELS = 2 * DSC_CONV2D_UNITS, /* of a gradient's tile at most, and of a tile */
     ALIGN = 256
 };
@@ -26,8 +26,8 @@ _Static_assert((int)DSC_CONV2D_TILE <= (int)PIXELS, "a tile's pixels fit into a 
 /* The convolution of a pass: pixels of the map that is written ("own") read the other map. */
 typedef struct geometry {
     int64_t own[2], other[2], kernel[2], stride[2], padding[2], dilation[2];
-    int64_t phases[2];      /* of own pixels */
-    int64_t pixel, depth;   /* elements of the other map's pixel, and of what a tap reads */
+    int64_t phases[2];    /* of own pixels */
+    int64_t pixel, depth; /* elements of the other map's pixel, and of what a tap reads */
     int64_t columns, taps;
     bool merged, back;
 } geometry;
@@ -336,9 +336,9 @@ static void pad_lines(const void *args, int64_t first, int64_t last)
 
 /* Tiles of the gradient and strips of pixels: by the shape alone. */
 typedef struct gradient_plan {
-    int64_t strips, outputs, inputs;  /* strips, and tiles of outputs and inputs */
-    int64_t pixels, chunk;            /* all pixels, and those of a chunk: strips are whole chunks */
-    int64_t rows;                     /* inputs with those that fill the last tile */
+    int64_t strips, outputs, inputs; /* strips, and tiles of outputs and inputs */
+    int64_t pixels, chunk;           /* all pixels, and those of a chunk: strips are whole chunks */
+    int64_t rows;                    /* inputs with those that fill the last tile */
 } gradient_plan;
 
 static gradient_plan gradient_plan_of(const dsc_conv2d_shape *s, const geometry *g, bool pairs)
@@ -408,8 +408,8 @@ static void add_chunk(const gradient_job *g, gradient_tile *t, int64_t first, in
                                       .d = t->d,
                                       .units = units,
                                       .inputs = dsc_align_up(inputs, 24),
-                                      .outputs = dsc_min_i64(DSC_CONV2D_PANEL,
-                                                             j->g.columns - output * DSC_CONV2D_PANEL),
+                                      .outputs =
+                                          dsc_min_i64(DSC_CONV2D_PANEL, j->g.columns - output * DSC_CONV2D_PANEL),
                                       .is_first = is_first };
     pack_d(g, t, first, output, units);
     for (int64_t tap = 0; tap < j->g.taps; tap++) {
@@ -472,17 +472,19 @@ static layout lay(const dsc_conv2d_shape *s, const geometry *g, dsc_conv2d_pass 
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
     layout at = { .zeros = 0 };
     at.packed = dsc_align_up(g->depth * element + 4, ALIGN);
-    at.padded = at.packed + (pass == DSC_CONV2D_DW
-                                 ? p.strips * p.outputs * g->taps * p.rows * DSC_CONV2D_PANEL * 4
-                                 : dsc_align_up(g->columns, 16) * g->depth * g->taps * 4);
+    at.padded = at.packed + (pass == DSC_CONV2D_DW ? p.strips * p.outputs * g->taps * p.rows * DSC_CONV2D_PANEL * 4
+                                                   : dsc_align_up(g->columns, 16) * g->depth * g->taps * 4);
     at.padded = dsc_align_up(at.padded, ALIGN);
-    at.bytes = at.padded + (g->merged ? dsc_align_up(s->batch * s->height * padded_width(s) * s->in * element, ALIGN) : 0);
+    at.bytes =
+        at.padded + (g->merged ? dsc_align_up(s->batch * s->height * padded_width(s) * s->in * element, ALIGN) : 0);
     return at;
 }
 
 int64_t dsc_conv2d_scratch(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dtype)
 {
     const geometry g = geometry_of(s, pass);
+    if (dsc_conv2d_is_transformed(s, pass))
+        return dsc_conv2d_transformed_scratch(s, pass);
     return lay(s, &g, pass, dtype).bytes + ALIGN;
 }
 
@@ -518,6 +520,15 @@ dsc_status dsc_conv2d_direct(const dsc_conv2d_args *a, const dsc_cpu_threads *po
     job j = { .args = a, .micro = micro, .g = g, .other = a->in, .zeros = scratch + at.zeros };
     if (a->dtype != DSC_F32 && a->dtype != DSC_BF16)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CONV2D", "dtype %d; expected F32 or BF16", (int)a->dtype);
+    if (a->shape.batch == 0) {
+        if (a->pass == DSC_CONV2D_DW)
+            memset(a->out, 0, (size_t)dsc_conv2d_weights(&a->shape) * sizeof(float));
+        return DSC_OK;
+    }
+    if (dsc_conv2d_is_transformed(&a->shape, a->pass)) {
+        dsc_conv2d_transformed(a, pool, micro);
+        return DSC_OK;
+    }
     j.element = (int64_t)dsc_dtype_bytes(a->dtype);
     j.packed = scratch + at.packed;
     j.pairs = a->dtype == DSC_BF16 && micro->bf16_pairs;

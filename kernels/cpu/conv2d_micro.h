@@ -42,16 +42,36 @@ typedef struct dsc_conv2d_pack {
     dsc_dtype dtype;
 } dsc_conv2d_pack;
 
+/* 4 by 4 outputs of 36 transformed sums (conv2d_winograd.c). */
+typedef struct dsc_conv2d_points {
+    const float *from; /* columns of point i at from[i step] */
+    int64_t step;
+    int64_t at[16]; /* as of a tile; -1: outside of the map */
+    void *out;
+    const void *add; /* as of a tile */
+    int64_t column, columns;
+    bool adds_bias;
+    dsc_dtype dtype;
+} dsc_conv2d_points;
+
 typedef struct dsc_conv2d_micro {
     int panel;      /* columns of a panel */
     int bf16_pairs; /* whether units of bf16 are pairs; otherwise they are fp32 */
     void (*tile)(const dsc_conv2d_tile *t);
     void (*gradient)(const dsc_conv2d_gradient_tile *t, dsc_dtype dtype);
     void (*pack)(const dsc_conv2d_pack *p);
+    /* 6 by 6 pixels, of which those outside are NULL, as 36 points: point i of the channels at to[i step]. */
+    void (*to_points)(float *to, int64_t step, const void *const *row, int64_t depth, dsc_dtype dtype);
+    void (*from_points)(const dsc_conv2d_points *p);
 } dsc_conv2d_micro;
 
 extern const dsc_conv2d_micro dsc_conv2d_micro_ref, dsc_conv2d_micro_avx2, dsc_conv2d_micro_avx512,
     dsc_conv2d_micro_avx512bf16;
+
+/* conv2d_winograd.c: whether a convolution's windows are transformed, by its shape; the scratch; the launch. */
+bool dsc_conv2d_is_transformed(const dsc_conv2d_shape *s, dsc_conv2d_pass pass);
+int64_t dsc_conv2d_transformed_scratch(const dsc_conv2d_shape *s, dsc_conv2d_pass pass);
+void dsc_conv2d_transformed(const dsc_conv2d_args *a, const dsc_cpu_threads *pool, const dsc_conv2d_micro *micro);
 
 DSC_MUST_USE dsc_status dsc_conv2d_direct(const dsc_conv2d_args *a, const dsc_cpu_threads *pool,
                                           const dsc_conv2d_micro *micro, dsc_error *err);

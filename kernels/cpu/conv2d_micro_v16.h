@@ -82,8 +82,8 @@ MICRO_INLINE void block(const dsc_conv2d_tile *t, int64_t first, int rows, int v
         if (is_pairs(dtype) && t->depth % 2 != 0) {
             for (int i = 0; i < rows; i++)
                 for (int v = 0; v < vecs; v++)
-                    s[i][v] = add_product(spread_half(row[i], units), v16_load(weight, 16 * v, 16, DSC_F32), s[i][v],
-                                          dtype);
+                    s[i][v] =
+                        add_product(spread_half(row[i], units), v16_load(weight, 16 * v, 16, DSC_F32), s[i][v], dtype);
             weight += 64 * vecs;
         }
     }
@@ -108,11 +108,19 @@ static void tile(const dsc_conv2d_tile *t)
 {
     switch ((t->columns + 15) / 16) {
 #if MICRO_VECS == 4
-    case 4: blocks(t, MICRO_ROWS(4), 4); break;
-    case 3: blocks(t, MICRO_ROWS(3), 3); break;
-    case 2: blocks(t, MICRO_ROWS(2), 2); break;
+    case 4:
+        blocks(t, MICRO_ROWS(4), 4);
+        break;
+    case 3:
+        blocks(t, MICRO_ROWS(3), 3);
+        break;
+    case 2:
+        blocks(t, MICRO_ROWS(2), 2);
+        break;
 #endif
-    default: blocks(t, MICRO_ROWS(1), 1); break;
+    default:
+        blocks(t, MICRO_ROWS(1), 1);
+        break;
     }
 }
 
@@ -156,11 +164,18 @@ MICRO_INLINE void gradient_columns(const dsc_conv2d_gradient_tile *t, dsc_dtype 
         gradient_blocks(t, column, MICRO_ROWS(MICRO_VECS), MICRO_VECS, dtype);
     switch ((t->outputs - column + 15) / 16) {
 #if MICRO_VECS == 4
-    case 3: gradient_blocks(t, column, MICRO_ROWS(3), 3, dtype); break;
-    case 2: gradient_blocks(t, column, MICRO_ROWS(2), 2, dtype); break;
+    case 3:
+        gradient_blocks(t, column, MICRO_ROWS(3), 3, dtype);
+        break;
+    case 2:
+        gradient_blocks(t, column, MICRO_ROWS(2), 2, dtype);
+        break;
 #endif
-    case 1: gradient_blocks(t, column, MICRO_ROWS(1), 1, dtype); break;
-    default: break;
+    case 1:
+        gradient_blocks(t, column, MICRO_ROWS(1), 1, dtype);
+        break;
+    default:
+        break;
     }
 }
 
@@ -208,6 +223,89 @@ static void pack(const dsc_conv2d_pack *p)
         pack_rows(p, p->dtype);
 }
 
-const dsc_conv2d_micro MICRO_NAME = {
-    .panel = 16 * MICRO_VECS, .bf16_pairs = MICRO_PAIRS, .tile = tile, .gradient = gradient, .pack = pack
-};
+/* ---- transforms of tiles ---- */
+
+MICRO_INLINE v16 add_times(v16 x, float factor, v16 y) { return v16_fma(v16_set(factor), x, y); } /* factor x + y */
+
+/* B' of F(4, 3) on six values that are `step` apart. */
+MICRO_INLINE void six_points(v16 *x, int step)
+{
+    const v16 a = add_times(x[2 * step], -4, x[4 * step]), b = add_times(x[step], -4, x[3 * step]);
+    const v16 c = add_times(x[2 * step], -1, x[4 * step]), d = add_times(x[step], -1, x[3 * step]);
+    x[0] = add_times(x[0], 4, add_times(x[2 * step], -5, x[4 * step]));
+    x[5 * step] = add_times(x[step], 4, add_times(x[3 * step], -5, x[5 * step]));
+    x[step] = v16_add(a, b), x[2 * step] = add_times(b, -1, a);
+    x[3 * step] = add_times(d, 2, c), x[4 * step] = add_times(d, -2, c);
+}
+
+MICRO_INLINE void to_points_of(float *to, int64_t step, const void *const *row, int64_t depth, dsc_dtype dtype)
+{
+    for (int64_t c = 0; c < depth; c += 16) {
+        v16 x[36];
+        for (int i = 0; i < 36; i++)
+            x[i] = row_load(row[i], c, depth - c, dtype);
+        for (int i = 0; i < 6; i++)
+            six_points(x + i, 6);
+        for (int i = 0; i < 6; i++)
+            six_points(x + 6 * i, 1);
+        for (int i = 0; i < 36; i++)
+            v16_store(to + i * step, c, depth - c < 16 ? depth - c : 16, DSC_F32, x[i]);
+    }
+}
+
+static void to_points(float *to, int64_t step, const void *const *row, int64_t depth, dsc_dtype dtype)
+{
+    if (dtype == DSC_F32)
+        to_points_of(to, step, row, depth, DSC_F32);
+    else
+        to_points_of(to, step, row, depth, DSC_BF16);
+}
+
+/* A' of F(4, 3): four values of six, in the places of the first four. */
+MICRO_INLINE void four_outputs(v16 *x, int step)
+{
+    const v16 near = v16_add(x[step], x[2 * step]), d_near = add_times(x[2 * step], -1, x[step]);
+    const v16 far = v16_add(x[3 * step], x[4 * step]), d_far = add_times(x[4 * step], -1, x[3 * step]);
+    x[0] = v16_add(x[0], v16_add(near, far));
+    x[step] = add_times(d_far, 2, d_near);
+    x[2 * step] = add_times(far, 4, near);
+    x[3 * step] = v16_add(add_times(d_far, 8, d_near), x[5 * step]);
+}
+
+MICRO_INLINE void from_points_of(const dsc_conv2d_points *p, dsc_dtype dtype)
+{
+    for (int64_t c = 0; c < p->columns; c += 16) {
+        const int64_t left = p->columns - c < 16 ? p->columns - c : 16, column = p->column + c;
+        v16 x[36];
+        for (int i = 0; i < 36; i++)
+            x[i] = v16_load(p->from + i * p->step, c, left, DSC_F32);
+        for (int i = 0; i < 6; i++)
+            four_outputs(x + i, 6);
+        for (int i = 0; i < 4; i++)
+            four_outputs(x + 6 * i, 1);
+        for (int i = 0; i < 16; i++) {
+            v16 y = x[i / 4 * 6 + i % 4];
+            if (p->at[i] < 0)
+                continue;
+            if (p->add != NULL)
+                y = v16_add(y, v16_load(p->add, p->adds_bias ? column : p->at[i] + column, left, dtype));
+            v16_store(p->out, p->at[i] + column, left, dtype, y);
+        }
+    }
+}
+
+static void from_points(const dsc_conv2d_points *p)
+{
+    if (p->dtype == DSC_F32)
+        from_points_of(p, DSC_F32);
+    else
+        from_points_of(p, DSC_BF16);
+}
+
+const dsc_conv2d_micro MICRO_NAME = { .panel = 16 * MICRO_VECS,
+                                      .bf16_pairs = MICRO_PAIRS,
+                                      .tile = tile,
+                                      .gradient = gradient,
+                                      .pack = pack,
+                                      .to_points = to_points,
+                                      .from_points = from_points };

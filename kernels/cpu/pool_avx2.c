@@ -2,7 +2,9 @@
 #include "kernels/cpu/v16_avx2.h"
 
 /* Numbers of pixels on 16 lanes. */
-typedef struct chosen_lanes { __m256i low, high; } chosen_lanes;
+typedef struct chosen_lanes {
+    __m256i low, high;
+} chosen_lanes;
 
 V16_INLINE chosen_lanes chosen_set(int32_t pixel)
 {
@@ -11,10 +13,10 @@ V16_INLINE chosen_lanes chosen_set(int32_t pixel)
 
 V16_INLINE void take_8(__m256 *most, __m256i *best, __m256 value, __m256i pixel)
 {
-    const __m256 more = _mm256_or_ps(_mm256_cmp_ps(value, *most, _CMP_GT_OQ), _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    const __m256 more =
+        _mm256_or_ps(_mm256_cmp_ps(value, *most, _CMP_GT_OQ), _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     *most = _mm256_blendv_ps(*most, value, more);
-    *best = _mm256_castps_si256(
-        _mm256_blendv_ps(_mm256_castsi256_ps(*best), _mm256_castsi256_ps(pixel), more));
+    *best = _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(*best), _mm256_castsi256_ps(pixel), more));
 }
 
 /* Where `value` is above `most` or NaN, it and its pixel are taken. */

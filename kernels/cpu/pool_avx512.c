@@ -9,7 +9,8 @@ V16_INLINE chosen_lanes chosen_set(int32_t pixel) { return _mm512_set1_epi32(pix
 /* Where `value` is above `most` or NaN, it and its pixel are taken. */
 V16_INLINE void chosen_take(v16 *most, chosen_lanes *best, v16 value, int32_t pixel)
 {
-    const __mmask16 more = _mm512_cmp_ps_mask(value, *most, _CMP_GT_OQ) | _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    const __mmask16 more =
+        _mm512_cmp_ps_mask(value, *most, _CMP_GT_OQ) | _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
     *most = _mm512_mask_mov_ps(*most, more, value);
     *best = _mm512_mask_mov_epi32(*best, more, _mm512_set1_epi32(pixel));
 }

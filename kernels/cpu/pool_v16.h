@@ -1,5 +1,6 @@
 /* pool_v16.h - pools with 16 channels on lanes, with the bits of the reference; compiled by pool_avx2.c and
- * pool_avx512.c after their v16 words and chosen_take, chosen_load and chosen_store. SPDX-License-Identifier: Apache-2.0 */
+ * pool_avx512.c after their v16 words and chosen_take, chosen_load and chosen_store.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/pool_internal.h"
 
 /* ---- forward ---- */

@@ -40,6 +40,8 @@ static const dsc_conv2d_shape whole_shapes[] = {
     { 1, 9, 9, 12, 17, 1, { 9, 9 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
     { 1, 8, 9, 34, 48, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
     { 2, 13, 10, 20, 18, 1, { 3, 3 }, { 1, 1 }, { 0, 2 }, { 1, 1 } },
+    { 16, 7, 8, 18, 70, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } }, /* by transforms, as the next one */
+    { 9, 9, 13, 33, 16, 1, { 3, 3 }, { 1, 1 }, { 0, 2 }, { 1, 1 } },
 };
 
 static bool begin_case(const char *name, const dsc_conv2d_shape *s, dsc_dtype dtype)
