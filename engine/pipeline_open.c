@@ -250,7 +250,7 @@ const dsc_layout *dsc_stages_whole_layout(const dsc_engine *engine)
 static dsc_status open_layout(const dsc_engine *engine, const dsc_model *model, dsc_layout *out, dsc_error *err)
 {
     return dsc_layout_open(engine->alloc, model, engine->config.optimizer.recipe, DSC_NF4_NONE, false,
-                           engine->config.own.moments, engine->stages.grid.data, out, err);
+                           engine->config.own.moments, engine->stages.grid.data, NULL, out, err);
 }
 
 /* The tensor of the whole layout that a stage's tensor is; -1: the tensor is a copy of a tied one. */

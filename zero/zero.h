@@ -62,7 +62,8 @@ bool dsc_zero_sums_are_own(const dsc_zero *zero);
 /* Before the last micro-step: the scalars of dsc_zero_update for a step without clipping and skipping. With
  * early_update, groups with parameters and states in files, or with states in a GPU's host memory, are updated with
  * these scalars as soon as their sums are complete. The results are written to a second position. They become valid if
- * the update gets exactly these scalars, and are dropped otherwise. `last_word`: only the norm can still change the scalars. */
+ * the update gets exactly these scalars, and are dropped otherwise. `last_word`: only the norm can still change the
+ * scalars. */
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                      bool last_word);
 /* Starts the gathers that belong before step `step`, and waits for those of `module`. param[i] points at the whole

@@ -27,8 +27,9 @@ typedef struct dsc_picture_norm {
     double mean[DSC_PICTURE_CHANNELS_MAX], std[DSC_PICTURE_CHANNELS_MAX];
 } dsc_picture_norm;
 
-/* Numbers of a folder's preprocessor_config.json, else of timm's config.json. Without both, pixels are scaled to [0,1], and mean and std are 0.5, as
- * in ViTImageProcessor of transformers. DSC_ERR_INPUT: an invalid number, or a wrong count. */
+/* Numbers of a folder's preprocessor_config.json, else of timm's config.json. Without both, pixels are scaled to
+ * [0,1], and mean and std are 0.5, as in ViTImageProcessor of transformers. DSC_ERR_INPUT: an invalid number, or a
+ * wrong count. */
 DSC_MUST_USE dsc_status dsc_picture_norm_load(const dsc_image_preprocessor *from, int64_t planes, dsc_picture_norm *out,
                                               dsc_error *err);
 

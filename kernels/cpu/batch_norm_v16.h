@@ -84,7 +84,7 @@ void V16_NAME(batch_stats_parts)(const void *args, int64_t first, int64_t last)
         }                                                                                                              \
     } while (0)
 
-/* What a group of channels has in common. */
+/* Numbers that a group of channels has in common. */
 typedef struct channel {
     v16 mean, rstd, weight, bias;
 } channel;

@@ -4,7 +4,7 @@
  * are; pixels outside of the map have a row of zeros. The weight is packed in panels of columns. The gradient of the
  * input goes through its pixels by their remainder at the stride ("phase"), so that every tap of a phase reads an
  * output. Where the input has few channels, a line of the window is one tap: its pixels lie side by side in a copy of x
- * with the padding. What is summed in which order follows from the shape. SPDX-License-Identifier: Apache-2.0 */
+ * with the padding. The order of sums follows from the shape. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "kernels/cpu/conv2d_internal.h"

@@ -1,8 +1,8 @@
 /* batch_norm.cu - sums over rows by parts, which are put together in order, and passes element by element.
  *
- * A block has a tile of columns and some rows: `lanes` threads side by side have W columns each, and thread row k of
- * the block has rows k, k + step, ... A thread keeps what belongs to its columns in registers, and reads 16 bytes at
- * once where the arrays allow it. Sums of a block's thread rows are put together in order.
+ * A block has a tile of columns and some rows. `lanes` threads side by side have W columns each, and the k-th line of
+ * threads has rows k, k + step and so on. A thread keeps the numbers of its columns in registers, and reads 16 bytes at
+ * once where the arrays allow it. Sums of a block's lines are put together in order.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/batch_norm.h"
 #include "kernels/cuda/elements.h"
@@ -261,7 +261,7 @@ template <> __device__ __forceinline__ void round_all<uint16_t, 8>(float (&x)[8]
     }
 }
 
-/* What a thread keeps of its columns. */
+/* Numbers of its columns that a thread keeps. */
 template <int W> struct columns_of {
     float mean[W], rstd[W], weight[W], bias[W];
 };

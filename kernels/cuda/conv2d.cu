@@ -224,8 +224,8 @@ __global__ void __launch_bounds__(THREADS)
     store<W>(out + static_cast<int64_t>(n) * W, sum);
 }
 
-/* A block has 32 * W outputs of a strip and all taps of a square window, or with SIDE 0 one tap of it; its warps share
- * out the outputs' places, and are added in order. Each d_out is read once for all taps. */
+/* A block has 32 * W outputs of a strip, and all taps of a square window or, with SIDE 0, one tap. Its warps share out
+ * the outputs' places, and are added in order. Each d_out is read once for all taps. */
 template <int W, int SIDE, class T>
 __global__ void __launch_bounds__(THREADS)
     dw_kernel(float *parts, const T *in, const T *d_out, const depthwise_shape s, const int64_t lines, int strips)

@@ -85,7 +85,7 @@ static dsc_status open_pictures(run *r, dsc_error *err)
 {
     const int64_t *dim = dsc_infer_model(r->infer)->batch[0].dim;
     const bool folder = dsc_io_kind(r->o->model) == DSC_PATH_DIR;
-    bool found = false;
+    dsc_image_preprocessor from;
     dsc_picture_options options = { .alloc = r->alloc,
                                     .paths = r->o->paths,
                                     .path_count = r->o->path_count,
@@ -103,8 +103,12 @@ static dsc_status open_pictures(run *r, dsc_error *err)
     if (dim[0] > DSC_PICTURE_CHANNELS_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, r->o->model, "pictures of %lld planes; at most %d", (long long)dim[0],
                         DSC_PICTURE_CHANNELS_MAX);
-    DSC_TRY(dsc_picture_norm_read(NULL, r->alloc, folder ? r->o->model : NULL, dim[0], &options.norm, &found, err));
-    DSC_TRY(dsc_image_preprocessor_read(NULL, r->alloc, folder ? r->o->model : NULL, &changes->transform, err));
+    DSC_TRY(dsc_image_preprocessor_open(NULL, r->alloc, folder ? r->o->model : NULL, &from, err));
+    dsc_status status = dsc_picture_norm_load(&from, dim[0], &options.norm, err);
+    if (status == DSC_OK)
+        status = dsc_image_preprocessor_sizes(&from, &changes->transform, err);
+    dsc_image_preprocessor_close(&from);
+    DSC_TRY(status);
     r->norm = options.norm;
     return dsc_pictures_open(&options, &r->pictures, err);
 }
