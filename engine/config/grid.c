@@ -13,8 +13,8 @@ static dsc_status fill_stages(dsc_config_parse_state *s)
     bool from_text;
     int64_t stages = 1;
     grid->key = DSC_ID_GRID_PIPELINE;
-    if (dsc_config_has(s, DSC_ID_PIPELINE_STAGES)) {
-        (void)dsc_value_int(s->given[DSC_ID_PIPELINE_STAGES], &stages, &from_text);
+    if (dsc_config_has(s, DSC_ID_PIPELINE_STAGES) &&
+        dsc_value_int(s->given[DSC_ID_PIPELINE_STAGES], &stages, &from_text)) { /* not "auto" */
         if (dsc_config_has(s, DSC_ID_GRID_PIPELINE) && grid->pipeline != stages)
             return dsc_config_fail(s, DSC_ID_PIPELINE_STAGES, DSC_ERR_CONFIG,
                                    "%lld is not dsc.grid.pipeline, which is %lld; keep one of them", (long long)stages,
