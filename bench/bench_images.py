@@ -21,7 +21,7 @@ try:
     from torchvision import transforms as T
     from torchvision.transforms import v2
 except ImportError:
-    peers.skip("bench_images", "torchvision, Pillow or numpy is missing: give PEERS=DIR, whose venv has them (pip install torchvision)")
+    peers.skip("bench-images", "torchvision, Pillow or numpy is missing: give PEERS=DIR, whose venv has them (pip install torchvision)")
 try:
     import webdataset
 except ImportError:

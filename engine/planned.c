@@ -3,12 +3,15 @@
 
 #include "engine/internal.h"
 
+/* Of an engine without a model: all zero. */
 static dsc_planned_stage stage_of(const dsc_engine *engine)
 {
     const dsc_engine_stages *stages = &engine->stages;
     const bool pipelined = dsc_stages_are_used(stages);
-    const int32_t count = pipelined ? stages->own.count : engine->model->module_count;
     int64_t parameters = 0;
+    if (engine->model == NULL)
+        return (dsc_planned_stage) { 0 };
+    const int32_t count = pipelined ? stages->own.count : engine->model->module_count;
     for (int32_t t = 0; t < engine->layout.tensor_count; t++)
         parameters += dsc_stages_is_copy(engine, t) ? 0 : engine->layout.tensor[t].count;
     return (dsc_planned_stage) { .index = stages->stage,

@@ -225,7 +225,7 @@ def unsupported_options_are_refused_by_name(b):
     for more, word in (
             ({"zero_optimization": {"stage": 3, "offload_optimizer": {"super_offload": True}}}, "super_offload"),
             ({"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel.autotp_size"),
-            ({"pipeline": {"stages": 2}}, "pipeline.stages"), ({"sequence_parallel_size": 2}, "sequence_parallel_size"),
+            ({"sequence_parallel_size": 2}, "sequence_parallel_size"),
             ({"amp": {"enabled": True}}, "amp.enabled"),
             ({"torch_autocast": {"enabled": True}}, "torch_autocast.enabled")):
         path = b.put("c.json", merged(CONFIG, **more))
@@ -233,6 +233,8 @@ def unsupported_options_are_refused_by_name(b):
             b.refuse(2, ["c.json:1:", word, "in this version", "work"], *argv)
         said = b.accept(DSC, "config", "check", path).err.decode()
         check(f"dsc: warning: {path}: " in said and word in said, "no warning names", word, said)
+    path = b.put("c.json", merged(CONFIG, pipeline={"stages": 2}))
+    b.refuse(2, ["c.json:1:", "pipeline.stages", "2 stages do not divide 1 rank", "sizes that work"], *b.train, "--config", path)
     for key in "zero_hpz_partition_size", "mics_shard_size":
         path = b.put("c.json", merged(CONFIG, zero_optimization={"stage": 3, key: 2}))
         b.refuse(2, [key, "2 does not divide 1 rank"], *b.train, "--config", path)
