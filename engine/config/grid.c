@@ -64,6 +64,7 @@ static bool with_local_saves(const dsc_config *c) { return c->own.node_local; }
 static bool with_outputs(const dsc_config *c) { return c->own.outputs_on_host; }
 static bool with_graphs(const dsc_config *c) { return c->own.cuda_graphs; }
 static bool with_elasticity(const dsc_config *c) { return c->unresolved.elastic.enabled; }
+static bool with_averages(const dsc_config *c) { return c->own.ema.enabled; }
 static bool with_trace(const dsc_config *c) { return c->own.trace[0] != 0; }
 
 /* Features that several stages do not have yet. */
@@ -89,6 +90,7 @@ static const struct {
     { with_outputs, "activation_checkpointing.cpu_checkpointing" },
     { with_graphs, "dsc.cuda_graphs" },
     { with_elasticity, "elasticity" },
+    { with_averages, "dsc.ema" },
     { with_trace, "dsc.trace" },
 };
 

@@ -454,6 +454,7 @@ static void sizes_and_features_that_do_not_work_are_refused(void **state)
         { 2, ", \"checkpoint\": {\"use_node_local_storage\": true}", two, "use_node_local_storage" },
         { 2, ", \"bf16\": {\"enabled\": true}", ", \"fp8\": {\"enabled\": true}, \"grid\": {\"pipeline\": 2}",
           "dsc.fp8" },
+        { 2, "", ", \"ema\": {\"decay\": 0.9}, \"grid\": {\"pipeline\": 2}", "dsc.ema" },
         { 2, "", ", \"trace\": \"t.json\", \"grid\": {\"pipeline\": 2}", "dsc.trace" },
     };
     dsc_model *model = tiny_gpt_open(&(tiny_gpt) { 61, 16, 4, 2 });
