@@ -3,7 +3,7 @@
 
 #include "engine/internal.h"
 
-/* Of an engine without a model: all zero. */
+/* All zero for an engine without a model. */
 static dsc_planned_stage stage_of(const dsc_engine *engine)
 {
     const dsc_engine_stages *stages = &engine->stages;

@@ -29,7 +29,7 @@ typedef struct bad_gradient {
     int64_t rank;
 } bad_gradient;
 
-/* Of all stages. Collective. */
+/* The result of all stages. Collective. */
 static dsc_status find_gradient(dsc_engine *engine, bad_gradient *out, dsc_error *err)
 {
     const dsc_engine_stages *stages = &engine->stages;

@@ -78,7 +78,7 @@ static void emit_block(dsc_program *program, const dsc_lm_config *lm, int64_t la
     begin(program, block->out, "weight", DSC_INIT_UNIFORM, bound_of(c, inner));
     begin(program, block->fc, "bias", DSC_INIT_NORMAL, 1e-6);
     begin(program, block->out, "bias", DSC_INIT_NORMAL, 1e-6);
-    for (int32_t i = 0; i < program->layer_count; i++) /* parameters of torch's attention, which are no layer there */
+    for (int32_t i = 0; i < program->layer_count; i++) /* parameters of torch's attention, not a layer there */
         program->layer[i].no_adapter |= strcmp(program->layer[i].name, IN_PROJ) == 0;
 }
 

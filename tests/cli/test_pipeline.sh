@@ -35,7 +35,7 @@ goes_on() {
     cp -r two.save on.save && rm -rf on.save/step-4 && life half 4 2 2 && cp -r half.save on2.save &&
         life on2 1 1 4 --load on2.save && [ "$(hash_of on2)" = "$(hash_of one)" ] && numbers on2 | cmp - <(tail -2 one.numbers)
 }
-report "what four ranks in two stages saved goes on at one rank" goes_on
+report "a save by four ranks in two stages continues at one rank" goes_on
 
 killed() {
     timeout 100 "$bin/dsc-launch" --num_gpus=4 train --config config.json --pipeline-ranks 2 --steps 100000 \

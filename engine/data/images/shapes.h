@@ -17,7 +17,7 @@ typedef enum dsc_shapes_set { DSC_SHAPES_NONE, DSC_SHAPES_TRAIN, DSC_SHAPES_TEST
 #define DSC_SHAPES_TRAIN_NAME "shapes:train"
 #define DSC_SHAPES_TEST_NAME "shapes:test"
 
-/* The set that a name of the config means; DSC_SHAPES_NONE: it is no set of drawn pictures. */
+/* The set that a name of the config means; DSC_SHAPES_NONE: it is not a set of drawn pictures. */
 dsc_shapes_set dsc_shapes_find(const char *name);
 int64_t dsc_shapes_count(dsc_shapes_set set); /* pictures */
 /* [DSC_SHAPES_CLASSES] "circle", "square", ...; borrowed forever. */
