@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # tables.py [--models A,B] [--strategies S,T] [--gpu CARD] [--gpus N] [--batch B] [--ranks LIST] [--measure] - prints the tables of
-# the guides as Markdown: models by strategies, and scaling over numbers of GPUs. `dsc plan` and `dsc simulate` compute them for a
-# card that need not be here; --measure runs the models on CPU ranks of this host. SPDX-License-Identifier: Apache-2.0
+# the guides as Markdown. One table has models by strategies, the other one scaling over numbers of GPUs. `dsc plan` and
+# `dsc simulate` compute them for a card that need not be here; --measure runs the models on CPU ranks of this host. SPDX-License-Identifier: Apache-2.0
 import argparse, json, os, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
