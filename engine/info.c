@@ -290,7 +290,7 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
     const bool packed = config->zero.quantized_weights && config->zero.stage == 3;
     const dsc_quant leaves = dsc_config_grad_part_quant(config);
     const bool packs = leaves != DSC_QUANT_NONE;
-    const float factor = dsc_config_grad_part_factor(config, engine->place.size);
+    const float factor = dsc_config_grad_part_factor(config, engine->stages.grid.data);
     const char *fp8 = !config->own.fp8.enabled ? ""
                       : config->own.fp8.hybrid ? " (blocks: fp8 e4m3 and e5m2)"
                                                : " (blocks: fp8 e4m3)";

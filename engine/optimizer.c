@@ -241,7 +241,7 @@ dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_s
     DSC_TRY(dsc_zero_sumsq(zero, &sum, err));
     DSC_TRY(dsc_stages_add_sums(engine, &sum, err));
     /* Sums that every rank has its own of are each a share; their norm is the root mean square of the ranks' norms. */
-    const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->place.size : 1.0;
+    const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->stages.grid.data : 1.0;
     const double divisor =
         dsc_config_grad_part_divisor(&engine->config, micro_steps, engine->stages.grid.data) / shares;
     compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * sum_divisor, update,

@@ -39,15 +39,25 @@ void dsc_engine_close_preference(dsc_engine *engine)
 
 /* ---- The reference ---- */
 
+/* all[found] <- doubles of the samples of a round, of which each rank gives `batch` at its own place. */
+static dsc_status gather_found(dsc_engine *engine, double *all, int64_t batch, int64_t found, dsc_error *err)
+{
+    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, all + engine->place.rank * batch, batch,
+                                DSC_F64, NULL, err));
+    memmove(all, all + dsc_engine_first_loss_rank(engine) * batch, (size_t)found * sizeof *all);
+    return DSC_OK;
+}
+
 /* One micro-batch of each rank from sample `first` on. Ranks give each other what they found. */
 static dsc_status refer_round(dsc_engine *engine, dsc_data *data, int64_t first, dsc_data_reference *out,
                               dsc_error *err)
 {
-    const int64_t batch = engine->config.train_micro_batch_size_per_gpu, rank = engine->place.rank;
-    const int64_t items = engine->model->seq_length, left = dsc_data_stored_count(data) - first;
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu, rank = engine->stages.data_rank;
+    const int64_t items = engine->model->seq_length;
+    const int64_t found = dsc_min_i64(dsc_data_stored_count(data) - first, batch * engine->stages.grid.data);
     const dsc_data_source source = dsc_data_stored_source(data);
     void *const *const tensors = engine->work.eval_data;
-    double *const all = engine->work.eval_losses, *const own = all + rank * batch;
+    double *const all = engine->work.eval_losses, *const own = all + engine->place.rank * batch;
     uint64_t hash = 0;
     DSC_TRY(source.fill(source.user, first + rank * batch, batch, tensors, err)); /* behind the end from the start */
     DSC_TRY(dsc_batch_check(engine->model, batch, (const void *const *)tensors, err));
@@ -56,23 +66,22 @@ static dsc_status refer_round(dsc_engine *engine, dsc_data *data, int64_t first,
     DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     dsc_engine_sample_rewards(engine, 0, engine->work.host_losses, own);
-    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, own, batch, DSC_F64, NULL, err));
-    for (int64_t i = 0; i < dsc_min_i64(left, batch * engine->place.size); i++)
+    DSC_TRY(gather_found(engine, all, batch, found, err));
+    for (int64_t i = 0; i < found; i++)
         out[first + i].log_probability = all[i];
     for (int64_t k = 0; k < batch; k++) {
         hash = dsc_data_hash(data, (const int32_t *)tensors[0] + k * items, (const int32_t *)tensors[1] + k * items);
         memcpy(&own[k], &hash, sizeof hash);
     }
-    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, own, batch * (int64_t)sizeof hash, DSC_U8,
-                                NULL, err));
-    for (int64_t i = 0; i < dsc_min_i64(left, batch * engine->place.size); i++)
+    DSC_TRY(gather_found(engine, all, batch, found, err));
+    for (int64_t i = 0; i < found; i++)
         memcpy(&out[first + i].hash, &all[i], sizeof hash);
     return DSC_OK;
 }
 
 static dsc_status refer(dsc_engine *engine, dsc_data *data, dsc_data_reference *out, dsc_error *err)
 {
-    const int64_t each = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
+    const int64_t each = engine->config.train_micro_batch_size_per_gpu * engine->stages.grid.data;
     const int64_t start = dsc_clock_ns();
     for (int64_t first = 0; data != NULL && first < dsc_data_stored_count(data); first += each)
         DSC_TRY(refer_round(engine, data, first, out, err));
@@ -213,15 +222,15 @@ double dsc_engine_pair_loss(const dsc_engine *engine, int64_t micro_step, const 
 
 dsc_pair_sums dsc_engine_step_pairs(const dsc_engine *engine)
 {
-    const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
+    const int64_t micro_steps = engine->config.gradient_accumulation_steps;
     const int64_t words = dsc_step_stat_count(&engine->config);
     dsc_pair_sums sums = { 0 };
     for (int64_t m = 0; m < micro_steps; m++)
-        for (int64_t r = 0; r < size; r++) {
+        for (int64_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++) {
             const double *facts = facts_of(engine, engine->work.step_stat_count + r * words, m);
             sums.chosen += facts[0];
             sums.rejected += facts[1];
             sums.accuracy += facts[2];
         }
-    return dsc_pair_means(sums, micro_steps * size);
+    return dsc_pair_means(sums, micro_steps * engine->stages.grid.data);
 }

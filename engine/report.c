@@ -211,8 +211,9 @@ static void tell_ranks(const dsc_engine *engine)
             loss += word[m];
         const dsc_gpu_reading gpu = { own[DSC_STAT_GPU_WATTS], own[DSC_STAT_GPU_BUSY], own[DSC_STAT_GPU_USED_MB],
                                       own[DSC_STAT_GPU_CELSIUS] };
-        loss = dsc_engine_counted_mean(engine, loss / (double)micro_steps, (int64_t)own[DSC_STAT_COUNTED],
-                                       dsc_engine_step_targets(engine, engine->progress.step) / engine->place.size);
+        loss =
+            dsc_engine_counted_mean(engine, loss / (double)micro_steps, (int64_t)own[DSC_STAT_COUNTED],
+                                    dsc_engine_step_targets(engine, engine->progress.step) / engine->stages.grid.data);
         rank[r] = (dsc_monitor_rank) { loss, own[DSC_STAT_WORK_NS] * 1e-6, own[DSC_STAT_DATA_NS] * 1e-6,
                                        own[DSC_STAT_MEMORY_BYTES] / 1e6, gpu };
     }

@@ -152,7 +152,7 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
         return copy_piece(s, to, absmax, block->count * each, err);
     }
     if (entry->plane == DSC_CKPT_AVERAGE)
-        return copy_piece(s, to, dsc_zero_average(s->c->zero, tensor->group, at), block->count * each, err);
+        return copy_piece(s, to, dsc_zero_average(s->c->zero, group, at), block->count * each, err);
     for (int64_t done = 0, now; done < block->count; done += now) {
         void *from;
         now = block->count - done;

@@ -54,18 +54,12 @@ static bool with_packed_params(const dsc_config *c)
 }
 static bool with_packed_gradients(const dsc_config *c) { return c->zero.quantized_gradients; }
 static bool with_compression(const dsc_config *c) { return c->own.compression != DSC_QUANT_NONE; }
-static bool with_muon(const dsc_config *c) { return c->optimizer.kind == DSC_OPTIMIZER_MUON; }
 static bool with_fp8(const dsc_config *c) { return c->own.fp8.enabled; }
 static bool with_quantize(const dsc_config *c) { return c->own.quantize.enabled; }
-static bool with_pairs(const dsc_config *c) { return c->own.dpo.enabled; }
-static bool with_embedding(const dsc_config *c) { return c->own.embedding.enabled; }
 static bool with_curriculum(const dsc_config *c) { return c->curriculum.enabled; }
-static bool with_local_saves(const dsc_config *c) { return c->own.node_local; }
 static bool with_outputs(const dsc_config *c) { return c->own.outputs_on_host; }
 static bool with_graphs(const dsc_config *c) { return c->own.cuda_graphs; }
 static bool with_elasticity(const dsc_config *c) { return c->unresolved.elastic.enabled; }
-static bool with_averages(const dsc_config *c) { return c->own.ema.enabled; }
-static bool with_trace(const dsc_config *c) { return c->own.trace[0] != 0; }
 
 /* Features that several stages do not have yet. */
 static const struct {
@@ -79,19 +73,12 @@ static const struct {
     { with_packed_params, "zero_optimization.zero_quantized_weights" },
     { with_packed_gradients, "zero_optimization.zero_quantized_gradients" },
     { with_compression, "dsc.gradient_compression" },
-    { dsc_config_compresses_signs, "optimizers that exchange signs (1-bit Adam, 0/1 Adam, 1-bit LAMB)" },
-    { with_muon, "the optimizer Muon" },
     { with_fp8, "dsc.fp8" },
     { with_quantize, "dsc.quantize_base" },
-    { with_pairs, "dsc.dpo" },
-    { with_embedding, "dsc.embedding" },
     { with_curriculum, "curriculum_learning" },
-    { with_local_saves, "checkpoint.use_node_local_storage" },
     { with_outputs, "activation_checkpointing.cpu_checkpointing" },
     { with_graphs, "dsc.cuda_graphs" },
     { with_elasticity, "elasticity" },
-    { with_averages, "dsc.ema" },
-    { with_trace, "dsc.trace" },
 };
 
 static dsc_status check_unsupported(dsc_config_parse_state *s)

@@ -180,6 +180,25 @@ static void stages_have_equal_bits_with_adapters(void **state)
     dsc_model_close(&adapted);
 }
 
+/* The reference's pass and the rewards too: the last stage has them. */
+static void pipelines_have_the_bits_of_one_stage(void **state)
+{
+    static const char *const own[] = { ", \"grid\": {\"pipeline\": 2}", ", \"grid\": {\"pipeline\": 4}" };
+    (void)state;
+    for (int32_t data = 1; data <= 2; data++) {
+        run_result first;
+        rewards kept;
+        variant v = { .world = data, .accumulation = 4 / data, .stage = 1, .precision = BF16, .clipping = 0.5 };
+        run(&v, &first, &kept);
+        for (int32_t pipeline = 2; pipeline * data <= 4; pipeline *= 2) {
+            v.world = pipeline * data;
+            v.own = own[pipeline / 4];
+            v.stage = pipeline - 1;
+            expect_same(&v, &first, &kept);
+        }
+    }
+}
+
 static void world_sizes_have_equal_bits(void **state)
 {
     (void)state;
@@ -343,6 +362,7 @@ int main(void)
         cmocka_unit_test(stages_have_equal_bits),
         cmocka_unit_test(stages_have_equal_bits_with_adapters),
         cmocka_unit_test(world_sizes_have_equal_bits),
+        cmocka_unit_test(pipelines_have_the_bits_of_one_stage),
         cmocka_unit_test(placements_have_equal_bits),
         cmocka_unit_test(grouped_micro_batches_have_equal_bits),
         cmocka_unit_test(pairs_count_alike),

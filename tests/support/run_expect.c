@@ -34,6 +34,17 @@ void run_expect_planned(const run_result *r)
     assert_true(r->wire_bytes >= r->wire_planned && r->wire_bytes <= r->wire_planned + 4096);
 }
 
+dsc_status run_memory_is_planned(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+    dsc_engine_stats_get(engine, &stats);
+    if (stats.tracked_peak_bytes <= stats.planned_bytes &&
+        stats.planned_bytes - stats.tracked_peak_bytes <= stats.planned_bytes / 100 + 16384)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INTERNAL, "", "rank %d took %lld of %lld planned bytes", (int)rank,
+                    (long long)stats.tracked_peak_bytes, (long long)stats.planned_bytes);
+}
+
 int32_t run_most_ranks(int32_t most)
 {
     const char *text = getenv("DSC_TEST_RANKS_MAX");

@@ -14,6 +14,9 @@ void run_expect_same(const run_result *a, const run_result *b);
  * test's, and what was sent. */
 void run_expect_planned(const run_result *r);
 
+/* For `after`: fails unless each rank has taken what was planned, to 1 % and 16 KiB. */
+dsc_status run_memory_is_planned(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
+
 /* `most` ranks, or as many as DSC_TEST_RANKS_MAX says if that is less (on real GPUs: tests/gpu/run.sh). */
 int32_t run_most_ranks(int32_t most);
 
