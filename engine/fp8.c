@@ -87,9 +87,8 @@ static bool mark(const dsc_model *model, int32_t m, int32_t p, int64_t numbers, 
     return true;
 }
 
-dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, int64_t **out, dsc_error *err)
+dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, const dsc_model *model, int64_t **out, dsc_error *err)
 {
-    const dsc_model *model = engine->model;
     const int64_t count = params_before(model, model->module_count);
     int64_t *matrix = NULL, *layers = NULL;
     dsc_status status = DSC_OK;
@@ -101,7 +100,7 @@ dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, int64_t **out, dsc_
     DSC_TRY_OUT(list_layers(engine, model, layers, err));
     for (int32_t c = 0; c < engine->models.cut_count; c++) { /* what is in bf16 for any length is gathered in bf16 */
         memset(layers + count, 0, (size_t)count * sizeof *layers);
-        DSC_TRY_OUT(list_layers(engine, &engine->models.cut[c].model, layers + count, err));
+        DSC_TRY_OUT(list_layers(engine, &engine->models.cut[c].whole, layers + count, err));
         for (int64_t i = 0; i < count; i++)
             layers[i] = layers[i] == layers[count + i] ? layers[i] : 0;
     }

@@ -6,9 +6,10 @@
 
 /* Whether stage 3 gathers weights of products in fp8 in that format; not if the layout has no groups of them. */
 bool dsc_plan_gathers_fp8(const dsc_config *config, int32_t world_size);
-/* The matrices that have groups apart, as dsc_layout_open reads them: [parameters of all modules], which the caller
- * frees; NULL: none. */
-DSC_MUST_USE dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, int64_t **out, dsc_error *err);
+/* The model's matrices that have groups apart, as dsc_layout_open reads them: [parameters of all modules], which the
+ * caller frees; NULL: none. The model is that of all stages. */
+DSC_MUST_USE dsc_status dsc_engine_fp8_matrices(const dsc_engine *engine, const dsc_model *model, int64_t **out,
+                                                dsc_error *err);
 /* Into a plan that is being made; without dsc.fp8 nothing. */
 DSC_MUST_USE dsc_status dsc_plan_fp8_open(const dsc_plan_options *options, dsc_plan *plan, dsc_error *err);
 /* After the module's plans: inputs are kept behind the module's own repeated values where these are, or alone. */

@@ -96,8 +96,10 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
 {
     dsc_engine *engine = o->engine;
     DSC_TRY(describe(o, tensors, count, err));
-    DSC_TRY(dsc_layout_open(engine->alloc, &o->model, engine->config.optimizer.recipe, DSC_NF4_NONE, false, DSC_F32,
-                            engine->place.size, NULL, &o->layout, err));
+    const dsc_layout_rules rules = { .recipe = engine->config.optimizer.recipe,
+                                     .moment_dtype = DSC_F32,
+                                     .world_size = engine->place.size };
+    DSC_TRY(dsc_layout_open(engine->alloc, &o->model, &rules, &o->layout, err));
     DSC_TRY(dsc_engine_group_params(engine, &o->layout, err));
     const dsc_zero_options options = {
         .alloc = engine->alloc,

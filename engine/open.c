@@ -267,18 +267,6 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 
 /* ---- opening ---- */
 
-static dsc_status open_layout(dsc_engine *engine, dsc_error *err)
-{
-    int64_t *fp8;
-    DSC_TRY(dsc_engine_fp8_matrices(engine, &fp8, err));
-    const dsc_status status =
-        dsc_layout_open(engine->alloc, dsc_stages_states_model(engine), engine->config.optimizer.recipe,
-                        dsc_engine_packed_kind(engine), engine->config.own.quantize.experts, engine->config.own.moments,
-                        dsc_plan_shards(&engine->config, engine->place.size), fp8, &engine->layout, err);
-    dsc_alloc_free(engine->alloc, fp8);
-    return status;
-}
-
 static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     engine->input.drawn = dsc_engine_draws_pictures(engine, options);
@@ -288,9 +276,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_stages_open(engine, err));
     DSC_TRY(dsc_config_settings(engine->alloc, &engine->config, &engine->settings, err));
     dsc_engine_report_config(engine);
-    DSC_TRY(open_layout(engine, err));
     DSC_TRY(dsc_stages_open_layout(engine, err));
-    DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     DSC_TRY(dsc_engine_open_preference(engine, err));
     DSC_TRY(dsc_engine_open_texts(engine, err));
     dsc_plan_options plan;

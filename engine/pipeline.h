@@ -97,14 +97,12 @@ static inline int32_t dsc_stages_rank_of(const dsc_engine_stages *stages, int32_
 dsc_status dsc_stages_place(dsc_engine *engine, dsc_error *err);
 /* After the config is resolved: cuts the model, and engine->model becomes the stage's. With one stage nothing. */
 dsc_status dsc_stages_open(dsc_engine *engine, dsc_error *err);
-/* After engine->layout is open: that of the whole model, and places of this stage's tensors in it. */
+/* engine->layout; with stages also that of the whole model, and places of this stage's tensors in it. */
 dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err);
 /* After the memory is open: streams and events. Collective: all ranks have the same schedule. */
 dsc_status dsc_stages_open_transfers(dsc_engine *engine, dsc_error *err);
 void dsc_stages_close_transfers(dsc_engine *engine); /* before the communicators */
 void dsc_stages_close(dsc_engine *engine);
-/* The model whose parameters zero keeps. */
-const dsc_model *dsc_stages_states_model(const dsc_engine *engine);
 /* The layout of all parameters of the run. */
 const dsc_layout *dsc_stages_whole_layout(const dsc_engine *engine);
 /* The tensor of this rank's layout is a copy of a tied parameter, whose values come from another stage. */

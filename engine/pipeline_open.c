@@ -4,6 +4,8 @@
 
 #include "base/hash.h"
 #include "engine/buffers.h"
+#include "engine/fp8.h"
+#include "engine/init_values.h"
 #include "engine/internal.h"
 #include "engine/pipeline.h"
 
@@ -44,10 +46,6 @@ static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
         return refuse(engine, "virtual ranks", err);
     if (model->experts.routers > 0)
         return refuse(engine, "a mixture of experts", err);
-    if (dsc_model_prefers(model))
-        return refuse(engine, "pairs of preferences", err);
-    if (dsc_label_kind_pairs(model->labels.kind))
-        return refuse(engine, "vectors of texts", err);
     for (int32_t m = 0; m < model->module_count; m++)
         if (model->modules[m].buffer_count > 0)
             return refuse(engine, "buffers of modules (batch norm)", err);
@@ -235,22 +233,23 @@ dsc_status dsc_stages_open(dsc_engine *engine, dsc_error *err)
     return engine->plan_only ? DSC_OK : agree_schedule(engine, err);
 }
 
-const dsc_model *dsc_stages_states_model(const dsc_engine *engine)
-{
-    return dsc_stages_are_used(&engine->stages) ? &engine->stages.own.states : engine->model;
-}
-
 const dsc_layout *dsc_stages_whole_layout(const dsc_engine *engine)
 {
     return dsc_stages_are_used(&engine->stages) ? &engine->stages.layout : &engine->layout;
 }
 
-/* ---- the layout of the whole model ---- */
+/* ---- layouts of this stage and of the whole model ---- */
 
-static dsc_status open_layout(const dsc_engine *engine, const dsc_model *model, dsc_layout *out, dsc_error *err)
+/* Of modules from `first` on, with the numbers that they have in the whole model. */
+static dsc_status open_layout(const dsc_engine *engine, const dsc_model *model, int32_t first,
+                              const dsc_layout_rules *of_whole, dsc_layout *out, dsc_error *err)
 {
-    return dsc_layout_open(engine->alloc, model, engine->config.optimizer.recipe, DSC_NF4_NONE, false,
-                           engine->config.own.moments, engine->stages.grid.data, NULL, out, err);
+    dsc_layout_rules rules = *of_whole;
+    rules.first_module = first;
+    rules.whole_modules = engine->stages.whole->module_count;
+    for (int32_t m = 0; rules.fp8 != NULL && m < first; m++)
+        rules.fp8 += engine->stages.whole->modules[m].param_count;
+    return dsc_layout_open(engine->alloc, model, &rules, out, err);
 }
 
 /* The tensor of the whole layout that a stage's tensor is; -1: the tensor is a copy of a tied one. */
@@ -277,7 +276,8 @@ static void take_places(dsc_layout *whole, const dsc_layout *of_stage, int32_t f
     }
 }
 
-/* Numbers from which first values and random roundings are drawn are those of the whole model. */
+/* Numbers from which first values and random roundings are drawn are those of the whole model; so are the classes of
+ * scalars. */
 static void take_numbers(dsc_engine *engine)
 {
     dsc_engine_stages *stages = &engine->stages;
@@ -290,6 +290,7 @@ static void take_numbers(dsc_engine *engine)
         DSC_ASSERT(from->count == own->tensor[t].count);
         own->tensor[t].number = from->number;
         own->tensor[t].drawn = from->drawn;
+        own->tensor[t].update_class = from->update_class;
         own->group[own->tensor[t].group].position = stages->layout.group[from->group].position;
         stages->tensor[w] = t;
         stages->group[from->group] = own->tensor[t].group;
@@ -297,7 +298,7 @@ static void take_numbers(dsc_engine *engine)
 }
 
 /* The last stage's places on the other stages. */
-static dsc_status take_last_places(dsc_engine *engine, dsc_error *err)
+static dsc_status take_last_places(dsc_engine *engine, const dsc_layout_rules *rules, dsc_error *err)
 {
     dsc_engine_stages *stages = &engine->stages;
     const int32_t last = stages->grid.pipeline - 1;
@@ -305,7 +306,7 @@ static dsc_status take_last_places(dsc_engine *engine, dsc_error *err)
     dsc_layout layout = { 0 };
     DSC_TRY(dsc_stage_model_open(engine->alloc, stages->whole, stages->first_module[last],
                                  stages->first_module[last + 1], NULL, 0, &model, err));
-    const dsc_status status = open_layout(engine, &model.states, &layout, err);
+    const dsc_status status = open_layout(engine, &model.states, stages->first_module[last], rules, &layout, err);
     if (status == DSC_OK)
         take_places(&stages->layout, &layout, stages->first_module[last]);
     dsc_layout_close(&layout);
@@ -313,12 +314,12 @@ static dsc_status take_last_places(dsc_engine *engine, dsc_error *err)
     return status;
 }
 
-dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err)
+static dsc_status open_layouts(dsc_engine *engine, const dsc_layout_rules *rules, dsc_error *err)
 {
     dsc_engine_stages *stages = &engine->stages;
-    if (!dsc_stages_are_used(stages))
-        return DSC_OK;
-    DSC_TRY(open_layout(engine, stages->whole, &stages->layout, err));
+    DSC_TRY(open_layout(engine, stages->whole, 0, rules, &stages->layout, err));
+    DSC_TRY(dsc_engine_group_params(engine, &stages->layout, err));
+    DSC_TRY(open_layout(engine, &stages->own.states, stages->own.first, rules, &engine->layout, err));
     const int32_t groups = stages->layout.group_count, tensors = stages->layout.tensor_count;
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, groups, sizeof(int32_t), &stages->group, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, tensors, sizeof(int32_t), &stages->tensor, err));
@@ -329,13 +330,32 @@ dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err)
     take_numbers(engine);
     take_places(&stages->layout, &engine->layout, stages->own.first);
     if (stages->tied_count > 0 && !dsc_stages_is_last(stages))
-        DSC_TRY(take_last_places(engine, err));
+        DSC_TRY(take_last_places(engine, rules, err));
     stages->owners = (dsc_ckpt_stages) { .count = stages->grid.pipeline,
                                          .data_ranks = stages->grid.data,
                                          .first_module = stages->first_module,
                                          .group = stages->group,
                                          .tensor = stages->tensor };
     return DSC_OK;
+}
+
+dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err)
+{
+    const bool pipelined = dsc_stages_are_used(&engine->stages);
+    int64_t *fp8;
+    DSC_TRY(dsc_engine_fp8_matrices(engine, pipelined ? engine->stages.whole : engine->model, &fp8, err));
+    const dsc_layout_rules rules = { .recipe = engine->config.optimizer.recipe,
+                                     .moment_dtype = engine->config.own.moments,
+                                     .world_size = dsc_plan_shards(&engine->config, engine->place.size),
+                                     .packed = dsc_engine_packed_kind(engine),
+                                     .experts = engine->config.own.quantize.experts,
+                                     .fp8 = fp8 };
+    dsc_status status = pipelined ? open_layouts(engine, &rules, err)
+                                  : dsc_layout_open(engine->alloc, engine->model, &rules, &engine->layout, err);
+    if (status == DSC_OK && !pipelined)
+        status = dsc_engine_group_params(engine, &engine->layout, err);
+    dsc_alloc_free(engine->alloc, fp8);
+    return status;
 }
 
 bool dsc_stages_is_copy(const dsc_engine *engine, int32_t tensor)

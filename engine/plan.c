@@ -66,7 +66,7 @@ static dsc_status plan_cuts(const dsc_plan_options *o, dsc_plan *plan, const dsc
 {
     dsc_module_plan *most = &plan->module[m];
     for (int32_t c = 0; c < o->cut_count; c++) {
-        const dsc_module *module = &o->cut[c].model.modules[m];
+        const dsc_module *module = &o->cut[c].model->modules[m];
         dsc_module_plan *p = &plan->shorter[c * o->model->module_count + m];
         DSC_TRY(module->plan(module, o->config->train_micro_batch_size_per_gpu, o->compute_dtype, sink, p, err));
         most->out_elements = dsc_max_i64(most->out_elements, p->out_elements);

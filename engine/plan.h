@@ -19,7 +19,8 @@ typedef struct dsc_truncated_model {
     int64_t length;
     dsc_model *opened;   /* owned */
     dsc_module *modules; /* [module_count] owned */
-    dsc_model model;
+    dsc_model whole;
+    const dsc_model *model; /* whole, or the modules of this rank's stage */
 } dsc_truncated_model;
 
 typedef struct dsc_plan {

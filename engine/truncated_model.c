@@ -32,8 +32,9 @@ static dsc_status open_cut(dsc_engine *engine, dsc_truncated_model *cut, dsc_err
         cut->modules[m] = cut->opened->modules[m];
         cut->modules[m].params = whole->modules[m].params; /* which says what is frozen */
     }
-    cut->model = *cut->opened;
-    cut->model.modules = cut->modules;
+    cut->whole = *cut->opened;
+    cut->whole.modules = cut->modules;
+    cut->model = &cut->whole;
     return DSC_OK;
 }
 
@@ -99,7 +100,7 @@ int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length)
 void dsc_engine_set_length(dsc_engine *engine, int64_t length)
 {
     const int32_t cut = dsc_engine_cut_of(engine, length);
-    engine->models.now = cut < 0 ? engine->model : &engine->models.cut[cut].model;
+    engine->models.now = cut < 0 ? engine->model : engine->models.cut[cut].model;
 }
 
 int64_t dsc_engine_length(const dsc_engine *engine, int64_t step)
@@ -119,7 +120,7 @@ int64_t dsc_engine_step_tokens(const dsc_engine *engine, int64_t step)
 int64_t dsc_engine_step_targets(const dsc_engine *engine, int64_t step)
 {
     const int32_t cut = dsc_engine_cut_of(engine, dsc_engine_length(engine, step));
-    const dsc_model *model = cut < 0 ? engine->model : &engine->models.cut[cut].model;
+    const dsc_model *model = cut < 0 ? engine->model : engine->models.cut[cut].model;
     return engine->config.train_batch_size * model->losses_per_sample;
 }
 

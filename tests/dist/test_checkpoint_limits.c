@@ -100,9 +100,12 @@ static void a_load_takes_little_whatever_the_model(void **state)
             dsc_model *model = NULL;
             dsc_layout layout;
             assert_int_equal(dsc_model_open(&model, names[i], &options, &err), DSC_OK);
-            assert_int_equal(dsc_layout_open(alloc, model, DSC_RECIPE_ADAMW, DSC_NF4_NONE, false, DSC_F32, world, NULL,
-                                             &layout, &err),
-                             DSC_OK);
+            assert_int_equal(
+                dsc_layout_open(
+                    alloc, model,
+                    &(dsc_layout_rules) { .recipe = DSC_RECIPE_ADAMW, .moment_dtype = DSC_F32, .world_size = world },
+                    &layout, &err),
+                DSC_OK);
             const int64_t bytes =
                 dsc_ckpt_plan_bytes(&layout, DSC_BF16, DSC_F32, DSC_RECIPE_ADAMW, &(dsc_ckpt_uses) { .loads = true });
             assert_true(bytes + DSC_CKPT_BUFFER_BYTES_MOST < INT64_C(64) << 20);

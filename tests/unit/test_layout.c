@@ -41,7 +41,10 @@ static void late_tensors_lie_behind_the_others(void **state)
     dsc_error err = DSC_ERROR_INIT;
     assert_int_equal(dsc_alloc_open(&alloc, &err), DSC_OK);
     assert_int_equal(
-        dsc_layout_open(alloc, &model, DSC_RECIPE_ADAMW, DSC_NF4_NONE, false, DSC_F32, 2, NULL, &layout, &err), DSC_OK);
+        dsc_layout_open(alloc, &model,
+                        &(dsc_layout_rules) { .recipe = DSC_RECIPE_ADAMW, .moment_dtype = DSC_F32, .world_size = 2 },
+                        &layout, &err),
+        DSC_OK);
     assert_int_equal(layout.tensor_count, 7);
     assert_int_equal(layout.group_count, 2);
     for (int i = 0; i < 7; i++) {

@@ -20,23 +20,18 @@ typedef struct group_kind {
     bool trainable, matrices, packed, fp8;
 } group_kind;
 
-/* Rules of the run for all groups. */
-typedef struct layout_rules {
-    dsc_recipe recipe;
-    dsc_nf4 packed;
-    bool experts; /* matrices of experts are packed too */
-    const int64_t *fp8;
-} layout_rules;
-
 /* A hidden matrix in DeepSpeed's sense. In a model with several modules it belongs neither to the first nor to the last
  * one, and its name is not that of an embedding or of logits. */
-static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec)
+static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec,
+                             const dsc_layout_rules *rules)
 {
     static const char *const outer[] = { "embed", "lm_head" };
+    const int32_t number = rules->first_module + module_index;
+    const int32_t modules = rules->whole_modules > 0 ? rules->whole_modules : model->module_count;
     DSC_ASSERT(module_index < model->module_count);
     if (spec->dim_count < 2)
         return false;
-    if (model->module_count > 1 && (module_index == 0 || module_index == model->module_count - 1))
+    if (modules > 1 && (number == 0 || number == modules - 1))
         return false;
     for (const char *at = spec->name; *at != 0; at++)
         for (size_t w = 0; w < DSC_COUNT(outer); w++)
@@ -46,32 +41,36 @@ static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const
 }
 
 /* Whether a tensor is one of those that a recipe for matrices is for. */
-static bool is_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, dsc_recipe recipe)
+static bool is_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec,
+                      const dsc_layout_rules *rules)
 {
-    const uint32_t needs = dsc_recipes[recipe].needs;
+    const uint32_t needs = dsc_recipes[rules->recipe].needs;
     if ((needs & DSC_NEEDS_ROW_COL_STATS) != 0)
         return spec->trainable && spec->dim_count >= 2;
-    return (needs & DSC_NEEDS_WHOLE_MATRIX) != 0 && spec->trainable && is_hidden_matrix(model, module_index, spec);
+    return (needs & DSC_NEEDS_WHOLE_MATRIX) != 0 && spec->trainable &&
+           is_hidden_matrix(model, module_index, spec, rules);
 }
 
 /* Of a parameter, dsc_layout_open's fp8. */
-static int64_t fp8_of(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, layout_rules rules)
+static int64_t fp8_of(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec,
+                      const dsc_layout_rules *rules)
 {
     int64_t number = spec - model->modules[module_index].params;
     for (int32_t m = 0; m < module_index; m++)
         number += model->modules[m].param_count;
-    return rules.fp8 != NULL ? rules.fp8[number] : 0;
+    return rules->fp8 != NULL ? rules->fp8[number] : 0;
 }
 
-static group_kind kind_of(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, layout_rules rules)
+static group_kind kind_of(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec,
+                          const dsc_layout_rules *rules)
 {
-    const bool linear = spec->dim_count == 2 && !spec->as_stored, experts = rules.experts && spec->experts;
+    const bool linear = spec->dim_count == 2 && !spec->as_stored, experts = rules->experts && spec->experts;
     DSC_ASSERT(spec->shared_module < 0);
     return (group_kind) { .trainable = spec->trainable,
-                          .matrices = is_matrix(model, module_index, spec, rules.recipe),
+                          .matrices = is_matrix(model, module_index, spec, rules),
                           .fp8 = fp8_of(model, module_index, spec, rules) != 0,
-                          .packed = rules.packed != DSC_NF4_NONE && !spec->trainable && (linear || experts) &&
-                                    is_hidden_matrix(model, module_index, spec) };
+                          .packed = rules->packed != DSC_NF4_NONE && !spec->trainable && (linear || experts) &&
+                                    is_hidden_matrix(model, module_index, spec, rules) };
 }
 
 /* Tensors in fp8 are apart, but of one kind with the others. */
@@ -88,7 +87,7 @@ typedef struct kind_place {
 
 /* Of tensors of the kind, in fp8 or not, behind each other. */
 static kind_place end_of_kind(const dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind,
-                              layout_rules rules, kind_place start)
+                              const dsc_layout_rules *rules, kind_place start)
 {
     const dsc_module *module = &model->modules[module_index];
     for (int32_t p = 0; p < module->param_count; p++) {
@@ -103,7 +102,7 @@ static kind_place end_of_kind(const dsc_layout *layout, const dsc_model *model, 
 
 /* Those of them that are laid late, or the others. Returns the end of the last one. */
 static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layout_group *group, group_kind kind,
-                           layout_rules rules, int32_t number, bool late, int64_t end)
+                           const dsc_layout_rules *rules, int32_t number, bool late, int64_t end)
 {
     const dsc_module *module = &model->modules[group->module];
     int64_t drawn = 0;
@@ -143,12 +142,12 @@ static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layou
 
 /* Appends the group of a module's own tensors of a kind; nothing when there are none. */
 static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind,
-                      layout_rules rules, kind_place start)
+                      const dsc_layout_rules *rules, kind_place start)
 {
     dsc_layout_group group = { .module = module_index,
                                .trainable = kind.trainable,
                                .matrices = kind.matrices,
-                               .packed = kind.packed ? rules.packed : DSC_NF4_NONE,
+                               .packed = kind.packed ? rules->packed : DSC_NF4_NONE,
                                .fp8 = kind.fp8,
                                .first_tensor = layout->tensor_count };
     int64_t end = add_tensors(layout, model, &group, kind, rules, start.number, false, 0);
@@ -199,8 +198,7 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
     layout->module_first_use[model->module_count] = use_count;
 }
 
-dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed, bool experts,
-                           dsc_dtype moment_dtype, int32_t world_size, const int64_t *fp8, dsc_layout *out,
+dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, const dsc_layout_rules *rules, dsc_layout *out,
                            dsc_error *err)
 {
     _Static_assert(DSC_Q8_BLOCK % DSC_LAYOUT_TENSOR_ALIGN == 0 && DSC_LAYOUT_SLICE_ALIGN % DSC_Q8_BLOCK == 0,
@@ -208,12 +206,11 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe 
     static const group_kind kinds[] = {
         { .trainable = true, .matrices = true }, { .trainable = true }, { .trainable = false }, { .packed = true }
     };
-    const layout_rules rules = { recipe, packed, experts, fp8 };
-    DSC_ASSERT(fp8 == NULL || packed == DSC_NF4_NONE);
-    DSC_ASSERT(world_size >= 1);
+    DSC_ASSERT(rules->fp8 == NULL || rules->packed == DSC_NF4_NONE);
+    DSC_ASSERT(rules->world_size >= 1);
     dsc_layout layout = { .alloc = alloc,
-                          .world_size = world_size,
-                          .tensor_align = moment_dtype == DSC_U8 ? DSC_Q8_BLOCK : DSC_LAYOUT_TENSOR_ALIGN,
+                          .world_size = rules->world_size,
+                          .tensor_align = rules->moment_dtype == DSC_U8 ? DSC_Q8_BLOCK : DSC_LAYOUT_TENSOR_ALIGN,
                           .module_count = model->module_count };
     dsc_status status = DSC_OK;
     int64_t params = 0;

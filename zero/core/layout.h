@@ -70,12 +70,21 @@ typedef struct dsc_layout {
     int64_t parameter_count, trainable_count; /* elements of tensors, shared ones once */
 } dsc_layout;
 
-/* For an update by `recipe` with moments in moment_dtype. `packed`: the storage of frozen matrices of hidden layers,
- * which linear layers have, and with `experts` of frozen experts too. fp8: [parameters of all modules] elements of the
- * matrix in fp8 that begins with each parameter, -1 for one that continues a matrix, 0 for others; NULL: all are
- * others. The model has passed dsc_model_check. Owned; close frees what it points to. */
-DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed,
-                                        bool experts, dsc_dtype moment_dtype, int32_t world_size, const int64_t *fp8,
+/* Facts that a layout depends on, beside its model. */
+typedef struct dsc_layout_rules {
+    dsc_recipe recipe; /* of the update */
+    dsc_dtype moment_dtype;
+    int32_t world_size;
+    dsc_nf4 packed; /* storage of frozen matrices of hidden layers, which linear layers have */
+    bool experts;   /* frozen experts are stored like that too */
+    /* [parameters of all modules] elements of the matrix in fp8 that begins with each parameter, -1 for one that
+     * continues a matrix, 0 for others. NULL: all are others. */
+    const int64_t *fp8;
+    int32_t first_module, whole_modules; /* the modules are those from the first one on, of so many; 0: they are all */
+} dsc_layout_rules;
+
+/* The model has passed dsc_model_check. Owned; close frees what it points to. */
+DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, const dsc_layout_rules *rules,
                                         dsc_layout *out, dsc_error *err);
 void dsc_layout_close(dsc_layout *layout);
 /* The recipe that updates a trainable group in a run of `recipe`. */
