@@ -80,6 +80,11 @@ bench-io: $(BENCH_BIN)/bench_io
 	$(Q)bench/bench_io.py $(BENCH_BIN) $(or $(DIR),/tmp) $(if $(PEERS),--peers $(PEERS)) \
 	    $(addprefix --rounds ,$(call BENCH_ROUNDS,1)) $(addprefix --mib ,$(or $(MIB),$(if $(SHORT),16)))
 
+.PHONY: bench-quota
+## bench-quota: two CPU ranks of which one is slowed by half: measured quotas beside even ones: [ROUNDS=15]
+bench-quota: all
+	$(Q)bench/bench_quota.py --train $(CURDIR)/bin/train $(addprefix --rounds ,$(call BENCH_ROUNDS,1)) $(if $(SHORT),--steps 8)
+
 .PHONY: bench-watch
 ## bench-watch: what every monitor, table and trace together cost a step: [ROUNDS=600]
 bench-watch: $(BENCH_BIN)/step_worker

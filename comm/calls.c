@@ -118,7 +118,8 @@ static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_
 {
     const dsc_comm_channel *ch = &comm->channel[channel];
     reduction r = { .comm = comm, .channel = channel, .args = args };
-    r.natively = comm->native_sums && comm->transport->ops->native_sum != NULL && args->apart == NULL;
+    r.natively =
+        comm->native_sums && comm->transport->ops->native_sum != NULL && args->apart == NULL && args->quota == NULL;
     const bool two_streams = stream != NULL && ch->pipeline.beside != NULL;
     const dsc_pipeline_work work = { .user = &r,
                                      .chunks = cut(&r, &ch->staging, two_streams),

@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/hosts/hostfile.h"
 #include "base/net.h"
+#include "base/quota.h"
 #include "kernels/needs.h"
 
 #ifdef __cplusplus
@@ -135,7 +136,17 @@ typedef struct dsc_reduce_scatter_args {
     /* NULL, or [W] fp32 buffers of `count`: the W rounded leaves are stored apart, not folded (acc unused). For sums
      * whose tree must not depend on W. */
     float *const *apart;
+    /* NULL: every rank has a leaf. Else those ranks have one that have a micro-batch in `micro_step`, and the others
+     * are left out; what their `leaf` has is not used. Equal on all ranks, and unchanged until the call is done. */
+    const dsc_quota *quota;
+    int64_t micro_step;
 } dsc_reduce_scatter_args;
+
+/* Rank r's leaf is part of the sum. */
+static inline bool dsc_reduce_scatter_has(const dsc_reduce_scatter_args *args, int32_t r)
+{
+    return args->quota == NULL || dsc_quota_has(args->quota, r, args->micro_step);
+}
 
 typedef struct dsc_transport dsc_transport; /* a backend's own state; starts with its ops */
 

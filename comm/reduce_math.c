@@ -51,18 +51,21 @@ dsc_status dsc_comm_ordered_reduce(const dsc_comm_math *math, const dsc_reduce_s
                                     .leaf_dtype = leaves->dtype,
                                     .wire_dtype = args->wire_dtype,
                                     .overwrite = args->overwrite };
-    if (args->apart == NULL) {
+    if (args->apart == NULL && args->quota == NULL) {
         one.acc = args->acc + first;
         return fold(math, &one, stream, err);
     }
-    /* A fold of one leaf with `overwrite` is that leaf, rounded. */
+    /* One leaf after the other: the same sum. A fold of one leaf with `overwrite` is that leaf, rounded. */
     one.grad_part_count = 1;
-    one.overwrite = true;
+    one.leaf_ptr = NULL;
     for (int32_t r = 0; r < leaves->count; r++) {
-        one.acc = args->apart[r] + first;
+        if (!dsc_reduce_scatter_has(args, r))
+            continue;
+        one.acc = (args->apart != NULL ? args->apart[r] : args->acc) + first;
         one.leaf = leaves->each == NULL ? (const char *)leaves->at + r * leaves->stride_bytes : leaves->each[r];
-        one.leaf_ptr = NULL;
+        one.overwrite = one.overwrite || args->apart != NULL;
         DSC_TRY(fold(math, &one, stream, err));
+        one.overwrite = false;
     }
     return DSC_OK;
 }

@@ -209,7 +209,7 @@ dsc_status dsc_engine_fetch_statistics(dsc_engine *engine, int64_t micro_step, d
     const int64_t count = statistics_of(engine), mb = micro_step % engine->plan.micro_batch_group;
     if (count == 0)
         return DSC_OK;
-    DSC_ASSERT(micro_step < engine->config.gradient_accumulation_steps);
+    DSC_ASSERT(micro_step < engine->config.micro_steps_most);
     return dsc_copy(engine->compute, (float *)engine->work.statistics_own.ptr + micro_step * count,
                     (const float *)engine->work.statistics_buf.ptr + mb * count, count * 4, err);
 }
@@ -217,16 +217,18 @@ dsc_status dsc_engine_fetch_statistics(dsc_engine *engine, int64_t micro_step, d
 /* The order of micro-batches: micro-steps, then ranks. */
 static void fold_all(dsc_engine *engine, int64_t statistics)
 {
-    const int64_t steps = engine->config.gradient_accumulation_steps, ranks = engine->place.size;
+    const dsc_quota *quota = &engine->quota.now;
+    const int64_t most = engine->config.micro_steps_most, ranks = engine->place.size;
     for (int32_t n = 0; n < engine->buffers.count; n++) {
         const dsc_ckpt_buffer *b = &engine->buffers.stored[n];
         if (b->spec->kind == DSC_BUFFER_STEPS && !b->spec->frozen)
-            *(int64_t *)b->value += steps * ranks;
-        for (int64_t k = 0; engine->buffers.at[n] >= 0 && k < steps * ranks; k++)
-            dsc_buffer_fold(b->value,
-                            engine->work.statistics_all + (k % ranks * steps + k / ranks) * statistics +
-                                engine->buffers.at[n],
-                            b->spec->count, (float)b->spec->momentum);
+            *(int64_t *)b->value += quota->total;
+        for (int64_t k = 0; engine->buffers.at[n] >= 0 && k < engine->quota.micro_steps * ranks; k++)
+            if (dsc_quota_has(quota, (int32_t)(k % ranks), k / ranks))
+                dsc_buffer_fold(b->value,
+                                engine->work.statistics_all + (k % ranks * most + k / ranks) * statistics +
+                                    engine->buffers.at[n],
+                                b->spec->count, (float)b->spec->momentum);
     }
 }
 
@@ -248,7 +250,7 @@ static void warn_nonfinite(dsc_engine *engine)
 
 dsc_status dsc_engine_fold_buffers(dsc_engine *engine, dsc_error *err)
 {
-    const int64_t count = statistics_of(engine), steps = engine->config.gradient_accumulation_steps;
+    const int64_t count = statistics_of(engine), steps = engine->config.micro_steps_most;
     if (engine->buffers.count == 0)
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(engine->compute, err));

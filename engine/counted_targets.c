@@ -38,9 +38,10 @@ dsc_status dsc_engine_counts_exchange(dsc_engine *engine, dsc_error *err)
     const int64_t size = engine->stages.grid.data; /* every stage reads the same batches */
     const double own = (double)counts->own;
     double *const all = engine->work.step_stat_count; /* free until the step's end */
-    DSC_ASSERT(counts->own <= step_targets(engine) / size);
+    const int64_t own_targets = step_targets(engine) / engine->quota.now.total * engine->quota.own;
+    DSC_ASSERT(counts->own <= own_targets);
     if (!may_be_masked(engine)) {
-        DSC_ASSERT(counts->own == step_targets(engine) / size);
+        DSC_ASSERT(counts->own == own_targets);
         counts->all = step_targets(engine);
         return DSC_OK;
     }

@@ -7,7 +7,7 @@
 #include "engine/internal.h"
 #include "engine/model.h"
 
-static int64_t micro_steps(const dsc_engine *engine) { return engine->config.gradient_accumulation_steps; }
+static int64_t micro_steps(const dsc_engine *engine) { return engine->config.micro_steps_most; }
 
 static int64_t samples(const dsc_engine *engine) { return engine->config.train_micro_batch_size_per_gpu; }
 
@@ -101,12 +101,11 @@ double dsc_engine_router_loss(dsc_engine *engine, int64_t micro_step)
 /* The mean of a loss over the step's micro-batches, in the order of micro-steps, then of ranks. */
 static double mean_of(const dsc_engine *engine, int loss)
 {
-    const int64_t steps = micro_steps(engine), size = engine->place.size;
     double sum = 0;
-    for (int64_t m = 0; m < steps; m++)
-        for (int64_t r = 0; r < size; r++)
+    for (int64_t m = 0; m < engine->quota.micro_steps; m++)
+        for (int32_t r = 0; r < engine->place.size; r++) /* 0 of a rank without that micro-batch */
             sum += engine->work.router_stats_all[r * stats_of_rank(engine) + DSC_ROUTER_LOSSES * m + loss];
-    return dsc_engine_counted_mean(engine, sum / (double)(steps * size), engine->counts.all,
+    return dsc_engine_counted_mean(engine, sum / (double)engine->quota.now.total, engine->counts.all,
                                    dsc_engine_step_targets(engine, engine->progress.step + 1));
 }
 

@@ -111,7 +111,7 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
         .grad_part_factor = dsc_config_grad_part_factor(&engine->config, engine->place.size),
         .recipe = engine->config.optimizer.recipe,
         .signs = dsc_config_signs(&engine->config),
-        .grad_parts_per_step = engine->place.size,
+        .quota = dsc_quota_even(engine->place.size, engine->place.size),
         .micro_batch_group = 1,
         .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
@@ -175,7 +175,7 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
     for (int32_t p = 0; p < o->module.param_count; p++)
         DSC_TRY(dsc_copy(engine->compute, o->grad[p], grads[p], o->count[p] * 4, err));
     DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, err));
-    DSC_TRY(dsc_update_decide(engine, o->zero, 1, 1.0, o->update_count + 1, decided, err));
+    DSC_TRY(dsc_update_decide(engine, o->zero, engine->place.size, 1.0, o->update_count + 1, decided, err));
     if (decided->skip)
         return DSC_OK;
     DSC_TRY(dsc_zero_update(o->zero, decided->scalars, decided->class_count, o->update_count + 1, err));

@@ -25,6 +25,7 @@
 #include "engine/preference.h"
 #include "engine/profile/profile.h"
 #include "engine/progress.h"
+#include "engine/quota.h"
 #include "engine/report.h"
 #include "engine/router_bias.h"
 #include "engine/save.h"
@@ -88,6 +89,7 @@ struct dsc_engine {
     dsc_engine_saves saves;
 
     dsc_engine_progress progress;
+    dsc_engine_quota quota;
     dsc_engine_counts counts;
     dsc_engine_experts experts;
     dsc_engine_buffers buffers;

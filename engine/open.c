@@ -273,6 +273,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(open_model(engine, options, err));
     DSC_TRY(dsc_engine_open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
+    DSC_TRY(dsc_engine_open_quota(engine, err));
     DSC_TRY(dsc_stages_open(engine, err));
     DSC_TRY(dsc_config_settings(engine->alloc, &engine->config, &engine->settings, err));
     dsc_engine_report_config(engine);
@@ -504,6 +505,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         dsc_mem_close(engine->device, &engine->io_buf);
     dsc_plan_close(&engine->plan);
     dsc_layout_close(&engine->layout);
+    dsc_engine_close_quota(engine);
     dsc_data_close(&engine->input.eval);
     dsc_data_close(&engine->input.data);
     dsc_pictures_close(&engine->input.eval_pictures);

@@ -219,6 +219,14 @@ int32_t dsc_plan_shards(const dsc_config *config, int32_t world_size)
     return config->zero.stage == 3 && count > 0 && count < world_size ? (int32_t)count : world_size;
 }
 
+/* Micro-batches of one copy of the states. Copies have equal shares of a step. */
+static dsc_quota quota_of_states(const dsc_plan_options *o)
+{
+    const dsc_quota quota = dsc_config_quota(o->config, o->data_ranks);
+    const int32_t shards = o->layout->world_size;
+    return shards == o->data_ranks ? quota : dsc_quota_even(quota.total * shards / o->data_ranks, shards);
+}
+
 void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_zero_options *out)
 {
     const dsc_config *config = o->config;
@@ -252,7 +260,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .prefetch_within_limit = config->zero.prefetch_within_bucket,
         .reuse_elements = config->zero.stage3_max_reuse_distance,
         .live_elements = config->zero.stage3_max_live_parameters,
-        .grad_parts_per_step = config->gradient_accumulation_steps * o->layout->world_size,
+        .quota = quota_of_states(o),
         .micro_batch_group = plan->micro_batch_group,
         .backward_reads_params = plan->backward_reads_params,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
@@ -292,7 +300,7 @@ static int64_t records_bytes(const dsc_plan_options *o)
 /* Host buffers of results that are in transfer. */
 static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
 {
-    const int64_t micro_steps = o->config->gradient_accumulation_steps;
+    const int64_t micro_steps = o->config->micro_steps_most;
     plan->losses_bytes = aligned(o->config->train_micro_batch_size_per_gpu * o->model->losses_per_sample * 4);
     plan->places_bytes = o->model->labels.smooths ? plan->losses_bytes : 0;
     plan->losses_bytes += plan->places_bytes;
@@ -339,7 +347,7 @@ static void size_buffers(const dsc_plan_options *o, const dsc_plan *plan, work_s
     out->values = sizes.values * 4;
     out->values_mirror = dsc_device_host_visible(o->device) ? 0 : out->values;
     out->statistics = plan->micro_batch_group * sizes.statistics * 4;
-    out->statistics_own = o->config->gradient_accumulation_steps * sizes.statistics * 4;
+    out->statistics_own = o->config->micro_steps_most * sizes.statistics * 4;
     out->statistics_all = o->world_size * out->statistics_own;
     out->buffers = sizes.count;
     out->buffers_most = sizes.most;
@@ -369,10 +377,10 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .stats = dsc_step_stat_count(o->config),
         .ranks = o->world_size,
         .samples = o->config->train_micro_batch_size_per_gpu,
-        .step_samples = o->config->gradient_accumulation_steps * o->config->train_micro_batch_size_per_gpu,
+        .step_samples = o->config->micro_steps_most * o->config->train_micro_batch_size_per_gpu,
         .records = plan->micro_batch_group * records_bytes(o),
         .records_mirror = apart ? plan->loss_slots * records_bytes(o) : 0,
-        .router_stats = dsc_model_router_stats(o->model, o->config->gradient_accumulation_steps),
+        .router_stats = dsc_model_router_stats(o->model, o->config->micro_steps_most),
         .expert_loads = (int64_t)o->model->experts.routers * o->model->experts.experts,
     };
     for (int32_t m = 0; m < o->model->module_count; m++) {

@@ -147,6 +147,7 @@ void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan
 enum {
     DSC_STAT_REQUESTS,
     DSC_STAT_WORK_NS,
+    DSC_STAT_MODULE_NS, /* in calls of modules; 0 unless quotas are measured */
     DSC_STAT_DATA_NS,
     DSC_STAT_MEMORY_BYTES,
     DSC_STAT_COUNTED, /* targets */
@@ -159,7 +160,7 @@ enum {
 static inline int64_t dsc_step_stat_count(const dsc_config *config)
 {
     const int64_t each = config->own.dpo.enabled ? 1 + 3 : 1;
-    return each * config->gradient_accumulation_steps + DSC_STAT_COUNT;
+    return each * config->micro_steps_most + DSC_STAT_COUNT;
 }
 /* Settings of files from a config, into a zeroed struct; texts are borrowed from the config. */
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);

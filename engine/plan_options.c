@@ -13,9 +13,8 @@ void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out
                                   .source = engine->input.source,
                                   .model = engine->model,
                                   .micro_batch = engine->config.train_micro_batch_size_per_gpu,
-                                  .accumulation_steps = engine->config.gradient_accumulation_steps,
+                                  .quota = engine->quota.now,
                                   .rank = engine->stages.data_rank,
-                                  .world_size = engine->stages.grid.data,
                                   .depth = group_size + (int32_t)dsc_max_i64(DSC_READER_AHEAD, group_size),
                                   .curriculum = &engine->config.curriculum,
                                   .waits = dsc_model_prefers(engine->model) && engine->input.data != NULL };

@@ -201,7 +201,7 @@ dsc_pair_sums dsc_pair_means(dsc_pair_sums sums, int64_t pairs)
 static double *facts_of(const dsc_engine *engine, double *facts, int64_t micro_step)
 {
     return facts + dsc_step_stat_count(&engine->config) -
-           DSC_PAIR_STATS * (engine->config.gradient_accumulation_steps - micro_step);
+           DSC_PAIR_STATS * (engine->config.micro_steps_most - micro_step);
 }
 
 double dsc_engine_pair_loss(const dsc_engine *engine, int64_t micro_step, const float *losses)
@@ -222,15 +222,17 @@ double dsc_engine_pair_loss(const dsc_engine *engine, int64_t micro_step, const 
 
 dsc_pair_sums dsc_engine_step_pairs(const dsc_engine *engine)
 {
-    const int64_t micro_steps = engine->config.gradient_accumulation_steps;
     const int64_t words = dsc_step_stat_count(&engine->config);
+    const int32_t first = dsc_engine_first_loss_rank(engine);
     dsc_pair_sums sums = { 0 };
-    for (int64_t m = 0; m < micro_steps; m++)
-        for (int64_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++) {
+    for (int64_t m = 0; m < engine->quota.micro_steps; m++)
+        for (int32_t r = first; r < engine->place.size; r++) {
+            if (!dsc_quota_has(&engine->quota.now, r - first, m))
+                continue;
             const double *facts = facts_of(engine, engine->work.step_stat_count + r * words, m);
             sums.chosen += facts[0];
             sums.rejected += facts[1];
             sums.accuracy += facts[2];
         }
-    return dsc_pair_means(sums, micro_steps * engine->stages.grid.data);
+    return dsc_pair_means(sums, engine->quota.now.total);
 }

@@ -200,20 +200,21 @@ static int64_t samples_so_far(const dsc_engine *engine)
 /* Each rank's report of its part in the step. */
 static void tell_ranks(const dsc_engine *engine)
 {
-    const int64_t micro_steps = engine->config.gradient_accumulation_steps,
-                  words = dsc_step_stat_count(&engine->config);
+    const int64_t words = dsc_step_stat_count(&engine->config), ranks = engine->quota.now.ranks;
     dsc_monitor_rank rank[DSC_MONITOR_RANKS_MAX];
     const int32_t count = (int32_t)dsc_min_i64(engine->place.size, DSC_MONITOR_RANKS_MAX);
     for (int32_t r = 0; r < count; r++) {
-        const double *word = engine->work.step_stat_count + r * words, *own = word + micro_steps;
+        const double *word = engine->work.step_stat_count + r * words;
+        const double *own = word + engine->config.micro_steps_most;
+        const int64_t quota = dsc_quota_of(&engine->quota.now, (int32_t)(r % ranks));
         double loss = 0;
-        for (int64_t m = 0; m < micro_steps; m++)
+        for (int64_t m = 0; m < quota; m++)
             loss += word[m];
         const dsc_gpu_reading gpu = { own[DSC_STAT_GPU_WATTS], own[DSC_STAT_GPU_BUSY], own[DSC_STAT_GPU_USED_MB],
                                       own[DSC_STAT_GPU_CELSIUS] };
-        loss =
-            dsc_engine_counted_mean(engine, loss / (double)micro_steps, (int64_t)own[DSC_STAT_COUNTED],
-                                    dsc_engine_step_targets(engine, engine->progress.step) / engine->stages.grid.data);
+        loss = dsc_engine_counted_mean(engine, loss / (double)quota, (int64_t)own[DSC_STAT_COUNTED],
+                                       dsc_engine_step_targets(engine, engine->progress.step) /
+                                           engine->quota.now.total * quota);
         rank[r] = (dsc_monitor_rank) { loss, own[DSC_STAT_WORK_NS] * 1e-6, own[DSC_STAT_DATA_NS] * 1e-6,
                                        own[DSC_STAT_MEMORY_BYTES] / 1e6, gpu };
     }
@@ -226,7 +227,7 @@ static void tell_gpus(const dsc_engine *engine)
     const int64_t words = dsc_step_stat_count(&engine->config), size = engine->place.size;
     dsc_gpu_reading all = { .used_mb = NAN, .celsius = NAN };
     for (int64_t r = 0; r < size; r++) {
-        const double *own = engine->work.step_stat_count + r * words + engine->config.gradient_accumulation_steps;
+        const double *own = engine->work.step_stat_count + r * words + engine->config.micro_steps_most;
         all.watts += own[DSC_STAT_GPU_WATTS];
         all.busy_percent += own[DSC_STAT_GPU_BUSY] / (double)size;
         all.used_mb = fmax(all.used_mb, own[DSC_STAT_GPU_USED_MB]);

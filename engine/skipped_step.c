@@ -11,12 +11,13 @@
 /* "; the loss of rank 1 in micro-step 2 is not finite either": a forward pass, whose rank is known. */
 static void describe_losses(const dsc_engine *engine, char *out, size_t out_bytes)
 {
-    const int64_t micro_steps = engine->config.gradient_accumulation_steps,
-                  words = dsc_step_stat_count(&engine->config);
+    const int64_t words = dsc_step_stat_count(&engine->config);
+    const int32_t first = dsc_engine_first_loss_rank(engine);
     out[0] = 0;
-    for (int64_t m = 0; m < micro_steps; m++)
-        for (int32_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++)
-            if (!isfinite(engine->work.step_stat_count[r * words + m])) {
+    for (int64_t m = 0; m < engine->quota.micro_steps; m++)
+        for (int32_t r = first; r < engine->place.size; r++)
+            if (dsc_quota_has(&engine->quota.now, r - first, m) &&
+                !isfinite(engine->work.step_stat_count[r * words + m])) {
                 snprintf(out, out_bytes, "; the loss of rank %d in micro-step %lld is not finite either", (int)r,
                          (long long)(m + 1));
                 return;

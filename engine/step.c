@@ -51,8 +51,17 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .buffer = dsc_engine_buffer_values(engine, module),
         .constant = dsc_engine_buffer_constants(engine, module),
     };
-    const int64_t leaf = (engine->progress.micro_step + mb) * engine->stages.grid.data + engine->stages.data_rank;
+    const int64_t micro_step = engine->progress.micro_step + mb; /* in an evaluation the rank may have none */
+    const int64_t leaf = dsc_engine_has_micro_batch(engine, micro_step)
+                             ? dsc_quota_number(&engine->quota.now, engine->stages.data_rank, micro_step)
+                             : 0;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
+}
+
+/* This rank has that micro-batch of the pass. If not, it only takes part in the collectives of the others'. */
+static bool has_part(const dsc_engine *engine, int32_t mb)
+{
+    return dsc_engine_has_micro_batch(engine, engine->progress.micro_step + mb);
 }
 
 /* Buffer of the gradient of a module's output, written by the successor's backward and read by the module's own. There
@@ -88,6 +97,7 @@ static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t mb, dsc_pass
 {
     const dsc_module *module = &engine->models.now->modules[m];
     const int32_t section = (int32_t)pass * engine->plan.micro_batch_group + mb;
+    const int64_t start = engine->quota.settled ? 0 : dsc_clock_ns();
     const dsc_fp8_pass in_fp8 = !ctx->save ? DSC_FP8_ALONE : pass == DSC_PASS_BACKWARD ? DSC_FP8_SAVED : DSC_FP8_SAVES;
     ctx->fp8 = dsc_engine_fp8(engine, m, mb, in_fp8);
     if (dsc_value_trace_wants(engine, m)) {
@@ -98,6 +108,8 @@ static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t mb, dsc_pass
     DSC_TRY(dsc_section_begin(engine->compute, section * engine->model->module_count + m, err));
     const dsc_status status = call_module(module, pass, ctx, err);
     const dsc_status ended = dsc_section_end(engine->compute, status == DSC_OK, status == DSC_OK ? err : NULL);
+    if (!engine->quota.settled)
+        engine->quota.module_ns += dsc_clock_ns() - start;
     return status != DSC_OK ? status : ended;
 }
 
@@ -141,6 +153,20 @@ static dsc_status take_losses(dsc_engine *engine, int64_t micro_step, dsc_error 
     return engine->host_visible || last_slot ? settle_losses(engine, micro_step, err) : DSC_OK;
 }
 
+/* The loss module of a micro-batch that this rank has: losses and gradients at once. */
+static dsc_status loss_and_gradient(dsc_engine *engine, int32_t m, int32_t mb, dsc_module_ctx *ctx, dsc_error *err)
+{
+    const int64_t micro_step = engine->progress.micro_step + mb;
+    DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
+    DSC_TRY(dsc_stages_tied_gradients(engine, micro_step, engine->work.grad, err));
+    DSC_TRY(input_gradient(engine, m, mb, &ctx->d_in, err));
+    ctx->statistic = dsc_engine_buffer_statistics(engine, m, mb);
+    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
+    DSC_TRY(run_module(engine, m, mb, DSC_PASS_FORWARD, ctx, err));
+    dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
+    return DSC_OK;
+}
+
 /* The last module: losses, and when a backward follows also its gradients, at once. */
 dsc_status dsc_step_loss(dsc_engine *engine, int32_t m, int32_t mb, bool save, dsc_error *err)
 {
@@ -156,15 +182,10 @@ dsc_status dsc_step_loss(dsc_engine *engine, int32_t m, int32_t mb, bool save, d
         return run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err);
     if (mb % engine->plan.micro_batch_group == 0)
         DSC_TRY(dsc_zero_step_event(engine->zero, DSC_ZERO_HEAD_BEGINS, err));
-    DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
-    DSC_TRY(dsc_stages_tied_gradients(engine, micro_step, engine->work.grad, err));
-    DSC_TRY(input_gradient(engine, m, mb, &ctx.d_in, err));
-    ctx.statistic = dsc_engine_buffer_statistics(engine, m, mb);
-    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
-    DSC_TRY(run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err));
-    dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
+    if (has_part(engine, mb))
+        DSC_TRY(loss_and_gradient(engine, m, mb, &ctx, err));
     DSC_TRY(dsc_zero_reduce(engine->zero, m, micro_step, err));
-    return take_losses(engine, micro_step, err);
+    return has_part(engine, mb) ? take_losses(engine, micro_step, err) : DSC_OK;
 }
 
 /* With `save`, all micro-batches that run together: each passes a module before any comes to the next one. */
@@ -175,6 +196,8 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
         DSC_TRY(dsc_outputs_before_forward(engine, m, err));
         for (int32_t mb = 0; mb < mb_count; mb++) {
+            if (save && !has_part(engine, mb))
+                continue;
             DSC_TRY(dsc_step_module_forward(engine, m, mb, save, err));
             if (save)
                 DSC_TRY(dsc_outputs_after_forward(engine, m, mb, err));
@@ -186,7 +209,8 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_step_module_backward(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err)
+/* The gradient part of a micro-batch that this rank has. */
+static dsc_status module_gradient(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err)
 {
     const int64_t micro_step = engine->progress.micro_step + mb;
     const dsc_recompute_policy again =
@@ -205,7 +229,14 @@ dsc_status dsc_step_module_backward(dsc_engine *engine, int32_t m, int32_t mb, d
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
     DSC_TRY(run_module(engine, m, mb, DSC_PASS_BACKWARD, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
-    return dsc_zero_reduce(engine->zero, m, micro_step, err);
+    return DSC_OK;
+}
+
+dsc_status dsc_step_module_backward(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err)
+{
+    if (has_part(engine, mb))
+        DSC_TRY(module_gradient(engine, m, mb, err));
+    return dsc_zero_reduce(engine->zero, m, engine->progress.micro_step + mb, err);
 }
 
 static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
@@ -241,7 +272,7 @@ static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_engine_batch_passed(engine, err));
     dsc_reader_release(engine->input.reader);
     const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
-    for (int32_t mb = 0; mb < engine->plan.micro_batch_group; mb++) {
+    for (int32_t mb = 0; mb < engine->plan.micro_batch_group && has_part(engine, mb); mb++) {
         const void *const *batch;
         int64_t counted;
         DSC_TRY(dsc_reader_next(engine->input.reader, &batch, &counted, &engine->times.data_wait_ns, err));
@@ -343,6 +374,9 @@ dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, doub
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.grid.pipeline",
                         "a stage has a part of the model, and forward takes a "
                         "pass of all of it; call train_batch");
+    if (dsc_engine_quotas_differ(engine))
+        return DSC_FAIL(err, DSC_ERR_STATE, "dsc.quota",
+                        "ranks have unequal numbers of micro-batches, and forward takes one of each; call train_batch");
     if (engine->plan.micro_batch_group > 1)
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.micro_batches_together",
                         "forward takes one micro-batch, and %d run together; call train_batch, or leave the key out",
@@ -372,7 +406,7 @@ dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err)
 
 bool dsc_engine_at_boundary(const dsc_engine *engine)
 {
-    return engine->progress.micro_step + engine->plan.micro_batch_group == engine->config.gradient_accumulation_steps;
+    return engine->progress.micro_step + engine->plan.micro_batch_group == engine->quota.micro_steps;
 }
 
 void dsc_engine_request(dsc_engine *engine, uint32_t bits)
@@ -387,14 +421,14 @@ void dsc_engine_request(dsc_engine *engine, uint32_t bits)
  * of their own, and all ranks learn of them after the same step. */
 static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests, dsc_error *err)
 {
-    const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
+    const int64_t most = engine->config.micro_steps_most, size = engine->place.size;
     const int64_t words = dsc_step_stat_count(&engine->config), first = dsc_engine_first_loss_rank(engine);
     if (engine->place.rank < first) /* the losses are the last stage's */
-        memset(engine->work.step_stats, 0, (size_t)micro_steps * sizeof *engine->work.step_stats);
-    else if (engine->progress.settled < micro_steps)
-        DSC_TRY(settle_losses(engine, micro_steps - 1, err));
+        memset(engine->work.step_stats, 0, (size_t)most * sizeof *engine->work.step_stats);
+    else if (engine->progress.settled < engine->quota.own)
+        DSC_TRY(settle_losses(engine, engine->quota.own - 1, err));
     const uint64_t asked = atomic_exchange_explicit(&engine->progress.requests, 0, memory_order_relaxed);
-    double *own = engine->work.step_stats + micro_steps;
+    double *own = engine->work.step_stats + most;
     dsc_alloc_stats memory;
     dsc_gpu_reading gpu;
     dsc_alloc_stats_get(engine->alloc, &memory);
@@ -405,6 +439,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     own[DSC_STAT_GPU_CELSIUS] = gpu.celsius;
     own[DSC_STAT_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
     own[DSC_STAT_WORK_NS] = (double)(engine->times.forward_ns + engine->times.backward_ns);
+    own[DSC_STAT_MODULE_NS] = (double)engine->quota.module_ns;
     own[DSC_STAT_DATA_NS] = (double)engine->times.data_wait_ns;
     own[DSC_STAT_COUNTED] = (double)engine->counts.own;
     own[DSC_STAT_MEMORY_BYTES] = 0;
@@ -413,15 +448,16 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, engine->work.step_stat_count,
                                 engine->work.step_stats, words, DSC_F64, NULL, err));
     double sum = 0;
-    for (int64_t m = 0; m < micro_steps; m++)
+    for (int64_t m = 0; m < engine->quota.micro_steps; m++)
         for (int64_t r = first; r < size; r++)
-            sum += engine->work.step_stat_count[r * words + m];
-    *loss = dsc_engine_counted_mean(engine, sum / (double)(micro_steps * (size - first)), engine->counts.all,
+            if (dsc_quota_has(&engine->quota.now, (int32_t)(r - first), m))
+                sum += engine->work.step_stat_count[r * words + m];
+    *loss = dsc_engine_counted_mean(engine, sum / (double)engine->quota.now.total, engine->counts.all,
                                     dsc_engine_step_targets(engine, engine->progress.step + 1));
     DSC_TRY(dsc_engine_experts_exchange(engine, err));
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
-        *requests |= (uint64_t)engine->work.step_stat_count[r * words + micro_steps + DSC_STAT_REQUESTS];
+        *requests |= (uint64_t)engine->work.step_stat_count[r * words + most + DSC_STAT_REQUESTS];
     return DSC_OK;
 }
 
@@ -447,7 +483,7 @@ static void tell_pairs(const dsc_engine *engine, dsc_step_result *out)
 static int64_t longest_data_wait(const dsc_engine *engine)
 {
     const int64_t words = dsc_step_stat_count(&engine->config);
-    const double *own = engine->work.step_stat_count + engine->config.gradient_accumulation_steps;
+    const double *own = engine->work.step_stat_count + engine->config.micro_steps_most;
     double longest = 0;
     for (int32_t r = 0; r < engine->place.size; r++)
         longest = fmax(longest, own[r * words + DSC_STAT_DATA_NS]);
@@ -541,8 +577,8 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     double loss;
     uint64_t requests;
     /* Sums first: they end this rank's work, and hosts that meet with work left on their devices would wait twice. */
-    DSC_TRY(dsc_update_decide(engine, engine->zero, engine->config.gradient_accumulation_steps,
-                              dsc_engine_sum_divisor(engine), engine->progress.update_count + 1, &update, err));
+    DSC_TRY(dsc_update_decide(engine, engine->zero, engine->quota.now.total, dsc_engine_sum_divisor(engine),
+                              engine->progress.update_count + 1, &update, err));
     update.skip = update.skip || engine->counts.all == 0;
     DSC_TRY(step_loss(engine, &loss, &requests, err));
     DSC_TRY(dsc_engine_fold_buffers(engine, err)); /* of a step without update too */
@@ -554,7 +590,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     if ((requests & WORD_SAVING) == 0)
         dsc_engine_save_advance(engine);
     tell_result(engine, &update, loss, scale, (uint32_t)requests, result);
-    return DSC_OK;
+    return dsc_engine_measure_quota(engine, err);
 }
 
 dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
@@ -569,7 +605,8 @@ static dsc_status whole_step(dsc_engine *engine, dsc_step_result *result, dsc_er
 {
     if (dsc_stages_are_used(&engine->stages))
         return dsc_stages_train_batch(engine, result, err);
-    for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m += engine->plan.micro_batch_group) {
+    const int64_t micro_steps = engine->quota.micro_steps; /* a measurement may change it at the end */
+    for (int64_t m = 0; m < micro_steps; m += engine->plan.micro_batch_group) {
         DSC_TRY(forward_pass(engine, NULL, NULL, err));
         DSC_TRY(dsc_engine_backward(engine, err));
         DSC_TRY(dsc_engine_step(engine, result, err));

@@ -12,9 +12,10 @@ typedef struct dsc_update {
     int32_t class_count;
     dsc_update_scalars scalars[DSC_UPDATE_CLASSES_MAX]; /* one for each update_class of the layout */
 } dsc_update;
-/* Collective, after the last of `micro_steps`; `update` counts from 1. sum_divisor: dsc_engine_sum_divisor, or 1. */
-dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double sum_divisor,
-                             int64_t update, dsc_update *out, dsc_error *err);
+/* Collective, after the last of a step's `parts` gradient parts of each use; `update` counts from 1. sum_divisor:
+ * dsc_engine_sum_divisor, or 1. */
+dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t parts, double sum_divisor, int64_t update,
+                             dsc_update *out, dsc_error *err);
 /* The scalars of the next update if the norm needs no clipping. */
 void dsc_update_expect(const dsc_engine *engine, dsc_update *out);
 

@@ -213,6 +213,8 @@ static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *a
     DSC_ASSERT(first + count <= args->count);
     DSC_ASSERT(bytes == dsc_quant_bytes(quant, count));
     for (int32_t r = 0; r < zero->world_size && args->apart != NULL; r++) {
+        if (!dsc_reduce_scatter_has(args, r))
+            continue;
         const dsc_dequantize_args apart = { .to = args->apart[r] + first,
                                             .from = parts + r * bytes,
                                             .count = count,
@@ -223,14 +225,24 @@ static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *a
     }
     if (args->apart != NULL)
         return DSC_OK;
-    const dsc_ordered_reduce_quantized_args fold = { .acc = args->acc + first,
-                                                     .leaf = parts,
-                                                     .leaf_stride_bytes = bytes,
-                                                     .grad_part_count = zero->world_size,
-                                                     .count = count,
-                                                     .quant = quant,
-                                                     .overwrite = args->overwrite };
-    return DSC_RUN(stream, ORDERED_REDUCE_QUANTIZED, &fold, err);
+    dsc_ordered_reduce_quantized_args fold = { .acc = args->acc + first,
+                                               .leaf = parts,
+                                               .leaf_stride_bytes = bytes,
+                                               .grad_part_count = zero->world_size,
+                                               .count = count,
+                                               .quant = quant,
+                                               .overwrite = args->overwrite };
+    if (args->quota == NULL)
+        return DSC_RUN(stream, ORDERED_REDUCE_QUANTIZED, &fold, err);
+    fold.grad_part_count = 1;
+    for (int32_t r = 0; r < zero->world_size; r++) {
+        if (!dsc_reduce_scatter_has(args, r))
+            continue;
+        fold.leaf = parts + r * bytes;
+        DSC_TRY(DSC_RUN(stream, ORDERED_REDUCE_QUANTIZED, &fold, err));
+        fold.overwrite = false;
+    }
+    return DSC_OK;
 }
 
 /* Rounding errors of the part's elements from `from` on. */
@@ -284,7 +296,9 @@ static dsc_status pack_part(void *user, int64_t chunk, int32_t slot, dsc_stream 
     reduce_slot(r, slot, &out, &in);
     const dsc_quantize_args pack = { .to = out,
                                      .from = from,
-                                     .error = errors_of(r->zero, r->part, from),
+                                     .error = dsc_reduce_scatter_has(r->args, r->zero->o.rank)
+                                                  ? errors_of(r->zero, r->part, from)
+                                                  : NULL,
                                      .count = count,
                                      .pieces = r->zero->world_size,
                                      .from_stride = r->args->leaf_stride,

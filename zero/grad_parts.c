@@ -312,7 +312,7 @@ out:
 static int64_t plan_counters(dsc_zero *zero)
 {
     int64_t elements = 0, longest = 0;
-    while (((int64_t)1 << zero->parts.level_count) <= zero->o.grad_parts_per_step)
+    while (((int64_t)1 << zero->parts.level_count) <= zero->o.quota.total)
         zero->parts.level_count++;
     DSC_ASSERT(zero->parts.level_count <= DSC_COUNTER_LEVELS_MAX);
     for (int32_t i = 0; i < zero->parts.count; i++) {

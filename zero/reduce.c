@@ -1,8 +1,9 @@
 /* reduce.c - gradient parts to owners: the order of the sum, and the location of sums meanwhile.
  *
  * Owners add parts in rank order, micro-step after micro-step, uses of a tied parameter in backward order. grad_parts.c
- * plans their slots until then. For sums that must not depend on W, the W parts of a micro-step are kept separate and
- * pushed in index order into a binary counter per use. Level l holds the sum of 2^l neighbouring parts.
+ * plans their slots until then. For sums that must not depend on W, the parts of a micro-step are kept separate and
+ * pushed in index order into a binary counter per use. Level l holds the sum of 2^l neighbouring parts. A rank without
+ * a micro-batch in a micro-step takes part in its collectives, and its part is left out of the sums.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -113,15 +114,18 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
     return DSC_OK;
 }
 
-/* Pushes the W parts of elements [first, first + count) into the counter. Part index k carries through level l while
- * bit l of k is set. All chunks of a slice see the same bits, so the counter's state is just the index. */
+/* Pushes the parts of elements [first, first + count) of all ranks that have one into the counter. Part index k carries
+ * through level l while bit l of k is set. All chunks of a slice see the same bits, so the counter's state is just the
+ * index. */
 static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *part, int64_t micro_step, int64_t first,
                              int64_t count, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[part->group].slice;
+    int64_t index = dsc_quota_first(&zero->o.quota, micro_step);
     DSC_ASSERT(first + count <= slice);
     for (int32_t r = 0; r < zero->world_size; r++) {
-        const int64_t index = micro_step * zero->world_size + r;
+        if (!dsc_quota_has(&zero->o.quota, r, micro_step))
+            continue;
         int32_t level = 0;
         while ((index >> level & 1) != 0)
             level++;
@@ -135,6 +139,7 @@ static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *part, int64_t 
         }
         if (level == 0)
             DSC_TRY(dsc_copy(zero->stream.reduce, to, carry, count * 4, err));
+        index++;
     }
     return DSC_OK;
 }
@@ -146,7 +151,7 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *part, float *
     float *carry = NULL;
     for (int32_t l = 0; l < zero->parts.level_count; l++) {
         float *level = part->levels + l * slice;
-        if ((zero->o.grad_parts_per_step >> l & 1) == 0)
+        if ((zero->o.quota.total >> l & 1) == 0)
             continue;
         if (carry != NULL) {
             const dsc_add_args add = { .to = level, .a = level, .b = carry, .count = slice };
@@ -257,8 +262,15 @@ static dsc_status store_sum(dsc_zero *zero, const dsc_grad_part *first, const ds
     return dsc_grad_tiles_write_back(zero, sum, complete, err);
 }
 
+/* For the reductions of a micro-step; NULL: all ranks have parts. */
+static const dsc_quota *quota_of(const dsc_zero *zero, int64_t micro_step)
+{
+    return dsc_quota_is_full(&zero->o.quota, micro_step) ? NULL : &zero->o.quota;
+}
+
 static dsc_status add_part(dsc_zero *zero, const dsc_grad_part *part, int64_t pass, const dsc_sum *sum, dsc_error *err)
 {
+    const int64_t micro_step = pass * zero->o.micro_batch_group + part->mb;
     DSC_ASSERT(sum->group == part->group);
     DSC_ASSERT(sum->first + sum->count <= zero->o.layout->group[part->group].slice);
     const dsc_reduce_scatter_args args = { .acc = sum->acc,
@@ -266,7 +278,9 @@ static dsc_status add_part(dsc_zero *zero, const dsc_grad_part *part, int64_t pa
                                            .leaf_stride = zero->o.layout->group[part->group].slice,
                                            .count = sum->count,
                                            .wire_dtype = zero->o.wire_dtype,
-                                           .overwrite = pass == 0 && dsc_grad_part_is_first(part) };
+                                           .overwrite = pass == 0 && dsc_grad_part_is_first(part),
+                                           .quota = quota_of(zero, micro_step),
+                                           .micro_step = micro_step };
     DSC_TRY(dsc_pack_reduce(zero, part, &args, err));
     DSC_TRY(pass_marks(zero, part, sum->first, sum->first + sum->count, err));
     return round_sums(zero, sum->acc, sum->count, err);
@@ -328,7 +342,9 @@ static dsc_status push_part(dsc_zero *zero, const dsc_grad_part *part, int64_t m
     DSC_ASSERT(part->levels != NULL);
     dsc_reduce_scatter_args args = { .leaf_stride = slice,
                                      .wire_dtype = zero->o.wire_dtype,
-                                     .apart = zero->parts.separate };
+                                     .apart = zero->parts.separate,
+                                     .quota = quota_of(zero, micro_step),
+                                     .micro_step = micro_step };
     for (int64_t first = 0; first < slice; first += zero->parts.separate_elements) {
         args.leaf = dsc_grad_part_base(zero, part) + first;
         args.count = dsc_min_i64(zero->parts.separate_elements, slice - first);
@@ -353,7 +369,8 @@ static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const d
                              dsc_error *err)
 {
     DSC_ASSERT(first->mb == micro_step % zero->o.micro_batch_group);
-    for (const dsc_grad_part *part = first; part <= last; part++)
+    for (const dsc_grad_part *part = first; part <= last && dsc_quota_has(&zero->o.quota, zero->o.rank, micro_step);
+         part++)
         DSC_TRY(scale_part(zero, part, err));
     if (!zero->sums_are_own && zero->parts.level_count == 0)
         return ordered_reduce_run(zero, first, last, micro_step / zero->o.micro_batch_group, err);

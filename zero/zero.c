@@ -269,8 +269,10 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(!signs || (options->quant_grad_parts == DSC_QUANT_NONE && options->average_share == 0));
     DSC_ASSERT(options->average_share >= 0 && options->average_share <= 1);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
-    DSC_ASSERT(options->micro_batch_group >= 1 &&
-               options->grad_parts_per_step % (options->layout->world_size * (int64_t)options->micro_batch_group) == 0);
+    DSC_ASSERT(options->quota.ranks == options->layout->world_size);
+    const int64_t micro_steps = dsc_quota_micro_steps(&options->quota);
+    DSC_ASSERT(options->micro_batch_group >= 1 && micro_steps % options->micro_batch_group == 0);
+    DSC_ASSERT(dsc_quota_is_full(&options->quota, micro_steps - 1) || (options->replica_count <= 1 && !signs));
     dsc_zero *zero = NULL;
     DSC_TRY(open_parts(options->alloc, &zero, err));
     zero->o = *options;
@@ -283,7 +285,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     zero->o.overlap = (options->overlap && (others || away)) ||
                       (files && dsc_device_host_visible(options->device));
     zero->step_count = 2 * options->model->module_count - 1;
-    zero->pass_count = options->grad_parts_per_step / zero->world_size / options->micro_batch_group;
+    zero->pass_count = micro_steps / options->micro_batch_group;
     DSC_ASSERT(zero->pass_count >= 1);
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
     choose_passes(zero);
@@ -477,6 +479,17 @@ void dsc_zero_begin(dsc_zero *zero, int64_t update)
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         if (zero->optimizer[i]->begin != NULL)
             zero->optimizer[i]->begin(zero, update);
+}
+
+/* One pass is planned in another way than several are. */
+void dsc_zero_set_quota(dsc_zero *zero, const dsc_quota *quota)
+{
+    const int64_t micro_steps = dsc_quota_micro_steps(quota);
+    DSC_ASSERT(quota->total == zero->o.quota.total && quota->ranks == zero->world_size);
+    DSC_ASSERT(zero->o.micro_batch_group == 1 && zero->o.replica_count <= 1);
+    DSC_ASSERT(!zero->more_follow && (micro_steps > 1) == (zero->pass_count > 1));
+    zero->o.quota = *quota;
+    zero->pass_count = micro_steps;
 }
 
 /* The reductions of the pass that now runs have not begun. */

@@ -167,6 +167,9 @@ DSC_MUST_USE dsc_status dsc_zero_exchange_averages(dsc_zero *zero, dsc_error *er
 DSC_MUST_USE dsc_status dsc_zero_republish(dsc_zero *zero, dsc_error *err);
 /* Waits for all streams and for all writes to files. */
 DSC_MUST_USE dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err);
+/* Other quotas from the next step on: as many micro-batches in all, in more than one pass. A list is borrowed until
+ * close, or other quotas. Between steps. */
+void dsc_zero_set_quota(dsc_zero *zero, const dsc_quota *quota);
 /* Ends an active update at its next tile, after the run has failed. From any thread. */
 void dsc_zero_cancel(dsc_zero *zero);
 

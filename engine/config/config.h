@@ -9,6 +9,7 @@
 #include <dsc/log.h>
 
 #include "base/alloc.h"
+#include "base/quota.h"
 #include "comm/comm.h"
 #include "engine/data/curriculum.h"
 #include "engine/data/masking.h"
@@ -305,6 +306,15 @@ typedef struct dsc_quantize_section {
     int64_t block;
 } dsc_quantize_section;
 
+/* "dsc.quota": micro-batches of a step for each rank (base/quota.h). */
+#define DSC_CONFIG_QUOTAS_MAX 256
+typedef enum dsc_quota_kind { DSC_QUOTA_ABSENT, DSC_QUOTA_EVEN, DSC_QUOTA_MEASURED, DSC_QUOTA_LIST } dsc_quota_kind;
+typedef struct dsc_quota_section {
+    dsc_quota_kind kind; /* ABSENT: gradient_accumulation_steps of every rank */
+    int64_t of_rank[DSC_CONFIG_QUOTAS_MAX];
+    int count;
+} dsc_quota_section;
+
 /* "dsc.grid". */
 typedef enum dsc_partition { DSC_PARTITION_FLOPS, DSC_PARTITION_PARAMETERS, DSC_PARTITION_UNIFORM } dsc_partition;
 typedef enum dsc_stage_order { DSC_STAGES_1F1B, DSC_STAGES_GPIPE } dsc_stage_order;
@@ -419,6 +429,7 @@ typedef struct dsc_ext_config {
     dsc_recompute recompute;
     bool recompute_given;             /* else NONE becomes KEPT on GPUs with room for it */
     dsc_grid_section grid;
+    dsc_quota_section quota;
     int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16; of moments also U8: codes (kernels/update.h) */
@@ -485,7 +496,7 @@ typedef struct dsc_config_unresolved {
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* DSC_AUTO_I64: absent */
     dsc_source_pos batch, offload_optimizer, offload_param, outputs_on_host, early_update, gradients_in_memory,
         gradients_on_gpu;
-    dsc_source_pos grid;
+    dsc_source_pos grid, quota;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;
@@ -496,6 +507,7 @@ typedef struct dsc_config_unresolved {
 typedef struct dsc_config {
     /* Resolved: > 0, or DSC_AUTO_I64 when dsc_config_resolve was not told the world size that decides it. */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    int64_t micro_steps_most; /* most micro-steps of a step; measured quotas may make more than the first step has */
     int64_t eval_batch_size; /* samples that dsc.eval_batches counts by: the same for every world size */
     dsc_precision precision;
     dsc_fp16_config fp16;
@@ -574,6 +586,8 @@ static inline int64_t dsc_config_data_ranks(const dsc_config *config, int64_t wo
 {
     return world_size / config->own.grid.pipeline;
 }
+/* Resolved config: the micro-batches of a step over the ranks of a stage; a list is borrowed from the config. */
+dsc_quota dsc_config_quota(const dsc_config *config, int32_t ranks);
 /* Resolved config: the largest divisor of gradient_accumulation_steps up to dsc.micro_batches_together. */
 int32_t dsc_config_micro_batch_group(const dsc_config *config);
 
@@ -610,10 +624,10 @@ static inline float dsc_config_grad_part_factor(const dsc_config *config, int64_
     return (float)(1.0 / (config->prescale_gradients ? (double)world_size : config->gradient_predivide_factor));
 }
 
-/* Divisor of the step's gradient sum, without the loss scale. */
-static inline double dsc_config_grad_part_divisor(const dsc_config *config, int64_t micro_steps, int64_t world_size)
+/* Divisor of the sum of a step's `parts` gradient parts of each use, without the loss scale. */
+static inline double dsc_config_grad_part_divisor(const dsc_config *config, int64_t parts, int64_t world_size)
 {
-    const int64_t leaves = micro_steps * (config->gradient_sum ? 1 : world_size);
+    const int64_t leaves = config->gradient_sum ? parts / world_size : parts;
     return (double)leaves * (double)dsc_config_grad_part_factor(config, world_size);
 }
 

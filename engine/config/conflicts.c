@@ -3,6 +3,7 @@
 #include "engine/config/internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef bool condition(const dsc_config_parse_state *s, int id);
 
@@ -63,6 +64,11 @@ static bool is_not_adam(const dsc_config_parse_state *s, int id)
     return kind != DSC_OPTIMIZER_ADAM && kind != DSC_OPTIMIZER_ADAMW && !s->foreign_optimizer;
 }
 
+static bool measured(const dsc_config_parse_state *s, int id)
+{
+    return dsc_config_has(s, id) && cJSON_IsString(s->given[id]) && strcmp(s->given[id]->valuestring, "measured") == 0;
+}
+
 static bool differs_from_clipping(const dsc_config_parse_state *s, int id)
 {
     double norm = 0, clipping = 0;
@@ -78,6 +84,11 @@ static const char two_packings[] = "each packs gradients its own way";
 static const char momentum_packed[] = "this optimizer compresses momentum, not gradients";
 
 static const conflict conflicts[] = {
+    { DSC_ID_QUOTA, set, DSC_ID_ELASTIC, on, false, "the section decides the micro-batch by the number of ranks" },
+    { DSC_ID_QUOTA, set, DSC_ID_MICS, positive, true, "every group of ranks adds as many micro-batches" },
+    { DSC_ID_QUOTA, set, DSC_ID_ALLREDUCE_OP, chosen, false, "a sum would weigh ranks by their quotas" },
+    { DSC_ID_QUOTA, measured, DSC_ID_TOGETHER, above_one, true, "the number of micro-steps changes" },
+    { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_QUOTA, set, true, "every rank's momentum counts the same" },
     { DSC_ID_FP16, on, DSC_ID_BF16, on, false, "a run computes in one dtype" },
     { DSC_ID_FP32_ALLREDUCE, on, DSC_ID_COMM_DTYPE, chosen, false, "it is the old form of \"fp32\"" },
     { DSC_ID_CPU_OFFLOAD, set, DSC_ID_OFFLOAD_OPTIMIZER, present, false, old_offload },

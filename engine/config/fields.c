@@ -510,6 +510,7 @@ dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
     s->config->flops_profiler.profile_step = dsc_max_i64(1, s->config->flops_profiler.profile_step);
     fill_batch(s);
     DSC_TRY(dsc_config_fill_elastic(s));
+    DSC_TRY(dsc_config_fill_quota(s));
     DSC_TRY(check_dtypes(s));
     DSC_TRY(fill_zero(s));
     DSC_TRY(dsc_config_fill_training(s));

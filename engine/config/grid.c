@@ -60,6 +60,7 @@ static bool with_curriculum(const dsc_config *c) { return c->curriculum.enabled;
 static bool with_outputs(const dsc_config *c) { return c->own.outputs_on_host; }
 static bool with_graphs(const dsc_config *c) { return c->own.cuda_graphs; }
 static bool with_elasticity(const dsc_config *c) { return c->unresolved.elastic.enabled; }
+static bool with_quota(const dsc_config *c) { return c->own.quota.kind != DSC_QUOTA_ABSENT; }
 
 /* Features that several stages do not have yet. */
 static const struct {
@@ -79,6 +80,7 @@ static const struct {
     { with_outputs, "activation_checkpointing.cpu_checkpointing" },
     { with_graphs, "dsc.cuda_graphs" },
     { with_elasticity, "elasticity" },
+    { with_quota, "dsc.quota" },
 };
 
 static dsc_status check_unsupported(dsc_config_parse_state *s)

@@ -100,6 +100,7 @@ dsc_status dsc_config_fill_images(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_offload(dsc_config_parse_state *s);
 dsc_status dsc_config_warn_onebit(dsc_config_parse_state *s); /* after the optimizer */
 dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s);
+dsc_status dsc_config_fill_quota(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_groups(dsc_config_parse_state *s); /* after the optimizer */
 dsc_status dsc_config_fill_curriculum(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_grid(dsc_config_parse_state *s); /* after all others, which it may exclude */
@@ -107,6 +108,10 @@ dsc_status dsc_config_fill_grid(dsc_config_parse_state *s); /* after all others,
 /* ---- resolving ---- */
 /* The batch sizes that the "elasticity" section chooses; it is enabled. World size 0: not known. */
 dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, dsc_error *err);
+/* The batch sizes with quotas: the batch and the micro-batch are given. 0 ranks: not known. */
+dsc_status dsc_config_resolve_quota(dsc_config *config, int64_t ranks, dsc_error *err);
+/* Micro-steps that memory is planned for. */
+int64_t dsc_config_micro_steps_most(const dsc_config *config, int32_t ranks);
 /* The stages divide the world, which is known or 0. */
 dsc_status dsc_config_resolve_grid(const dsc_config *config, int64_t world_size, dsc_error *err);
 dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);

@@ -72,7 +72,8 @@ static dsc_status triad_error(const dsc_config *config, triad given, triad got, 
         snprintf(equals, sizeof equals, " = %lld", (long long)product);
     return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->unresolved.batch, where),
                     "train_batch_size %lld is not train_micro_batch_size_per_gpu %lld%s * "
-                    "gradient_accumulation_steps %lld%s * world size %lld%s; world sizes that work: %s",
+                    "gradient_accumulation_steps %lld%s * world size %lld%s; world sizes that work: %s; with \"dsc\": "
+                    "{\"quota\": \"even\"} ranks may have unequal numbers of micro-batches",
                     (long long)got.t, (long long)got.m, known(given.m) ? "" : " (inferred)", (long long)got.g,
                     known(given.g) ? "" : " (inferred)", (long long)w, equals, worlds);
 }
@@ -249,8 +250,10 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     const int64_t data_ranks = dsc_config_data_ranks(config, facts->world_size);
     config->warning_count = config->unresolved.warning_count;
     config->note_count = config->unresolved.note_count;
-    DSC_TRY(config->unresolved.elastic.enabled ? dsc_config_resolve_elastic(config, data_ranks, err)
-                                               : resolve_batch(config, data_ranks, err));
+    DSC_TRY(config->unresolved.elastic.enabled           ? dsc_config_resolve_elastic(config, data_ranks, err)
+            : config->own.quota.kind != DSC_QUOTA_ABSENT ? dsc_config_resolve_quota(config, data_ranks, err)
+                                                         : resolve_batch(config, data_ranks, err));
+    config->micro_steps_most = data_ranks > 0 ? dsc_config_micro_steps_most(config, (int32_t)data_ranks) : DSC_AUTO_I64;
     config->eval_batch_size = eval_batch_size(config);
     note_batch(config);
     note_micro_batch_group(config);

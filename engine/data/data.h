@@ -29,6 +29,7 @@
 
 #include <dsc/dsc.h>
 
+#include "base/quota.h"
 #include "engine/data/curriculum.h"
 #include "engine/data/masking.h"
 #include "engine/data/sft/sft.h"
@@ -115,8 +116,9 @@ DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples,
 /* How many of the first `count` targets of a checked batch are not masked. */
 int64_t dsc_batch_counted(const dsc_model *model, int64_t count, const void *const *batch_data);
 
-/* This rank's micro-batches, in order, read ahead by one thread into `depth` buffers. Micro-step m of optimizer step s
- * (both from 0 here) is samples s*B + (m*W + rank)*M .. + M - 1, with B = GAS*W*M: the leaf m*W + rank. */
+/* This rank's micro-batches, in order, read ahead by one thread into `depth` buffers. Micro-batch k of optimizer step s
+ * (from 0 here) is samples s*B + k*M .. + M - 1, with B = K*M. The quota (base/quota.h) has K, and the number k of the
+ * rank's micro-batch in each micro-step. */
 typedef struct dsc_reader dsc_reader;
 
 typedef struct dsc_reader_options {
@@ -125,8 +127,8 @@ typedef struct dsc_reader_options {
     dsc_data_source source;
     const dsc_model *model;
     int64_t micro_batch;        /* M */
-    int64_t accumulation_steps; /* GAS */
-    int32_t rank, world_size;
+    dsc_quota quota;            /* a list is borrowed until close, or another quota */
+    int32_t rank;
     int32_t depth;              /* buffers, >= 2 */
     const dsc_curriculum *curriculum; /* borrowed until close; samples come cut to a step's length. NULL: whole */
     bool waits;                       /* reads nothing before the first seek */
@@ -145,6 +147,8 @@ DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **
                                         int64_t *wait_ns, dsc_error *err);
 /* Releases a batch that was read, so that the reader may fill its buffer again. */
 void dsc_reader_release(dsc_reader *reader);
+/* Continues with optimizer step `step`, micro-step 0, and that quota. Batches that are out are released. */
+DSC_MUST_USE dsc_status dsc_reader_set_quota(dsc_reader *reader, const dsc_quota *quota, int64_t step, dsc_error *err);
 /* Continues with optimizer step `step`, micro-step 0: after a load. */
 DSC_MUST_USE dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err);
 

@@ -33,6 +33,7 @@ struct dsc_reader {
     int64_t held;            /* slots from `taken` on that are in the caller's hands */
     uint64_t generation;     /* grows with every seek; a fill of an older one is thrown away */
     bool stop, waits;
+    bool filling; /* a slot, without the mutex; the options stay as they are meanwhile */
 };
 
 static int64_t tensor_bytes(const dsc_reader_options *o, int32_t tensor)
@@ -48,11 +49,14 @@ int64_t dsc_reader_plan_bytes(const dsc_reader_options *o)
     return bytes * o->depth;
 }
 
-/* First sample of micro-batch `micro` (counted from the run's start) for this rank. */
+/* This rank's micro-batches of a step. */
+static int64_t in_step(const dsc_reader_options *o) { return dsc_quota_of(&o->quota, o->rank); }
+
+/* First sample of this rank's micro-batch `micro`, counted from the run's start. */
 static int64_t first_sample(const dsc_reader_options *o, int64_t micro)
 {
-    const int64_t step = micro / o->accumulation_steps, inside = micro % o->accumulation_steps;
-    return (step * o->accumulation_steps * o->world_size + inside * o->world_size + o->rank) * o->micro_batch;
+    const int64_t step = micro / in_step(o), number = dsc_quota_number(&o->quota, o->rank, micro % in_step(o));
+    return (step * o->quota.total + number) * o->micro_batch;
 }
 
 /* The first `length` elements of each sample follow each other instead of whole ones. */
@@ -66,9 +70,8 @@ static void cut_samples(const dsc_reader_options *o, void *const *tensor, int64_
     }
 }
 
-static void fill_slot(dsc_reader *reader, dsc_reader_slot *slot, int64_t micro)
+static void fill_slot(const dsc_reader_options *o, dsc_reader_slot *slot, int64_t micro)
 {
-    const dsc_reader_options *o = &reader->o;
     slot->error = (dsc_error)DSC_ERROR_INIT;
     slot->status = o->source.fill(o->source.user, first_sample(o, micro), o->micro_batch, slot->tensor, &slot->error);
     if (slot->status == DSC_OK)
@@ -77,7 +80,7 @@ static void fill_slot(dsc_reader *reader, dsc_reader_slot *slot, int64_t micro)
         return;
     int64_t targets = o->model->losses_per_sample;
     if (o->curriculum != NULL && o->curriculum->enabled) {
-        const int64_t step = micro / o->accumulation_steps + 1;
+        const int64_t step = micro / in_step(o) + 1;
         targets = dsc_curriculum_length(o->curriculum, step, o->model->seq_length);
         cut_samples(o, slot->tensor, targets);
     }
@@ -99,9 +102,11 @@ static void *run(void *argument)
         const uint64_t generation = reader->generation;
         const int64_t micro = reader->first_micro + reader->produced;
         dsc_reader_slot *slot = &reader->slot[reader->produced % reader->o.depth];
+        reader->filling = true;
         pthread_mutex_unlock(&reader->mutex);
-        fill_slot(reader, slot, micro);
+        fill_slot(&reader->o, slot, micro);
         pthread_mutex_lock(&reader->mutex);
+        reader->filling = false;
         if (generation == reader->generation)
             reader->produced++;
         pthread_cond_broadcast(&reader->changed);
@@ -136,7 +141,7 @@ dsc_status dsc_reader_open(const dsc_reader_options *options, int64_t first_step
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *reader, &reader, err));
     reader->o = *options;
     reader->waits = options->waits;
-    reader->first_micro = first_step * options->accumulation_steps;
+    reader->first_micro = first_step * in_step(options);
     pthread_mutex_init(&reader->mutex, NULL);
     pthread_cond_init(&reader->changed, NULL);
     dsc_status status = open_slots(reader, err);
@@ -209,10 +214,21 @@ dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err)
     pthread_mutex_lock(&reader->mutex);
     reader->generation++;
     reader->waits = false;
-    reader->first_micro = step * reader->o.accumulation_steps;
+    reader->first_micro = step * in_step(&reader->o);
     reader->produced = reader->taken = 0;
     reader->held = 0;
     pthread_cond_broadcast(&reader->changed);
     pthread_mutex_unlock(&reader->mutex);
     return DSC_OK;
+}
+
+dsc_status dsc_reader_set_quota(dsc_reader *reader, const dsc_quota *quota, int64_t step, dsc_error *err)
+{
+    pthread_mutex_lock(&reader->mutex);
+    reader->waits = true; /* until the seek */
+    while (reader->filling)
+        pthread_cond_wait(&reader->changed, &reader->mutex);
+    reader->o.quota = *quota;
+    pthread_mutex_unlock(&reader->mutex);
+    return dsc_reader_seek(reader, step, err);
 }

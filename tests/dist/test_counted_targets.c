@@ -107,6 +107,7 @@ typedef struct variant {
     int64_t steps;
     bool repeats;
     const dsc_model *other; /* NULL: model */
+    int64_t parts;          /* micro-batches of a step, with even quotas; 0: accumulation of each rank */
 } variant;
 
 #define FP32 "\"bf16\": {\"enabled\": false}"
@@ -117,14 +118,15 @@ static const char *const precisions[] = { FP32, BF16, FP16 };
 static void run_with(const variant *v, masked_data *data, const run_options *base, run_result *out)
 {
     char config[2048];
+    const int64_t parts = v->parts > 0 ? v->parts : (int64_t)v->world * v->accumulation;
     *data = (masked_data) { v->other != NULL ? v->other : model, v->kind, v->value != 0 ? v->value : -1,
-                            (int64_t)v->world * v->accumulation * MICRO_BATCH, v->repeats };
+                            parts * MICRO_BATCH, v->repeats };
     snprintf(config, sizeof config,
-             "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, %s,"
+             "{\"train_micro_batch_size_per_gpu\": %d, \"train_batch_size\": %d, %s,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.003, \"weight_decay\": 0.1}},"
-             " \"gradient_clipping\": %g, \"zero_optimization\": {\"stage\": %d%s}, \"dsc\": {\"threads\": 1%s}}",
-             MICRO_BATCH, (int)v->accumulation, v->precision, v->clipping, (int)v->stage,
-             v->zero != NULL ? v->zero : "", v->own != NULL ? v->own : "");
+             " \"gradient_clipping\": %g, \"zero_optimization\": {\"stage\": %d%s}, \"dsc\": {\"threads\": 1%s%s}}",
+             MICRO_BATCH, (int)(parts * MICRO_BATCH), v->precision, v->clipping, (int)v->stage,
+             v->zero != NULL ? v->zero : "", v->parts > 0 ? ", \"quota\": \"even\"" : "", v->own != NULL ? v->own : "");
     run_options options = base != NULL ? *base : (run_options) { 0 };
     options.world = v->world;
     options.steps = v->steps != 0 ? v->steps : STEPS;
@@ -217,6 +219,25 @@ static void world_sizes_have_equal_bits(void **state)
             run(&v, &other);
             run_expect_same(&first, &other);
         }
+    }
+}
+
+/* Five micro-batches over 2, 3 and 4 ranks. */
+static void unequal_quotas_have_equal_bits(void **state)
+{
+    run_result first, other;
+    variant v = { .world = 1,
+                  .parts = 5,
+                  .precision = BF16,
+                  .kind = MASK_SOME,
+                  .clipping = 0.5,
+                  .own = ", \"reproducible\": \"world_size\"" };
+    (void)state;
+    run(&v, &first);
+    for (v.world = 2; v.world <= 4; v.world++) {
+        v.stage = v.world - 1;
+        run(&v, &other);
+        run_expect_same(&first, &other);
     }
 }
 
@@ -541,6 +562,7 @@ int main(void)
         cmocka_unit_test(stages_have_equal_bits),
         cmocka_unit_test(masked_language_models_have_equal_bits_too),
         cmocka_unit_test(world_sizes_have_equal_bits),
+        cmocka_unit_test(unequal_quotas_have_equal_bits),
         cmocka_unit_test(speculative_updates_know_the_count),
         cmocka_unit_test(grouped_micro_batches_have_equal_bits),
         cmocka_unit_test(given_batches_have_the_bits_of_a_data_source),

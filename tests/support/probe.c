@@ -64,6 +64,8 @@ int64_t dsc_probe_shm_plan_bytes(const dsc_comm_options *options)
     return bytes;
 }
 
+dsc_quota dsc_probe_quota(const dsc_engine *engine) { return engine->quota.now; }
+
 int64_t dsc_probe_step(const dsc_engine *engine) { return engine->progress.step; }
 int64_t dsc_probe_update_count(const dsc_engine *engine) { return engine->progress.update_count; }
 void dsc_probe_set_update_count(dsc_engine *engine, int64_t count) { engine->progress.update_count = count; }

@@ -61,6 +61,7 @@ int64_t dsc_probe_shm_plan_bytes(const dsc_comm_options *options);
 
 /* ---- progress of a run ---- */
 
+dsc_quota dsc_probe_quota(const dsc_engine *engine);      /* quotas of the next step; borrowed until then */
 int64_t dsc_probe_step(const dsc_engine *engine);         /* steps so far, skipped ones too */
 int64_t dsc_probe_update_count(const dsc_engine *engine); /* updates so far */
 void dsc_probe_set_update_count(dsc_engine *engine, int64_t count);

@@ -3,6 +3,7 @@
 #ifndef DSC_ZERO_CORE_OPTIONS_H
 #define DSC_ZERO_CORE_OPTIONS_H
 
+#include "base/quota.h"
 #include "comm/comm.h"
 #include "kernels/device.h"
 #include "offload/swap.h"
@@ -81,8 +82,9 @@ typedef struct dsc_zero_options {
     bool prefetch_within_limit;        /* false: the next module may exceed the limit if its window has room */
     int64_t reuse_elements;            /* a window stays until its next use if fewer elements are used between */
     int64_t live_elements;             /* limit of all open windows; a single module may exceed the limit */
-    int64_t grad_parts_per_step;       /* GAS * W of one copy of the states */
-    int32_t micro_batch_group;         /* size of a micro-batch group; a divisor of GAS */
+    dsc_quota quota;                   /* micro-batches of a step of one copy of the states; not even: one copy, no
+                                          `signs`. A list is borrowed until close */
+    int32_t micro_batch_group;         /* size of a micro-batch group; a divisor of the micro-steps */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;      /* sum parts in one binary counter: bits do not depend on W */
     dsc_zero_swap swap;
