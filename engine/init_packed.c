@@ -1,9 +1,11 @@
 /* init_packed.c - first values of frozen weights that are kept in 4 bits (kernels/nf4.h).
  *
  * Rank 0 has the values: numbers of a file or of the initialisation, which it packs, or codes and scales of a file that
- * is packed already, whose bits stay. It makes the units of a group in order, a piece at a time, and broadcasts them;
- * each rank keeps those of its slice. Scales of a tensor depend on all of them, so numbers are read twice: for the
- * scales, then for the codes. No more than a piece is ever in memory. SPDX-License-Identifier: Apache-2.0 */
+ * is packed already, whose bits stay. With stages of a pipeline the first rank of each stage does the same for its own.
+ * It makes the units of a group in order, a piece at a time, and broadcasts them; each rank keeps those of its slice.
+ * Scales of a tensor depend on all of them, so numbers are read twice: for the scales, then for the codes. No more than
+ * a piece is ever in memory.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "engine/device.h"
@@ -115,7 +117,9 @@ dsc_status dsc_engine_check_packed(const dsc_engine *engine, dsc_error *err)
                     "without dsc.quantize_base");
 }
 
-/* ---- rank 0 ---- */
+/* ---- the rank that has the values ---- */
+
+static bool makes_values(const dsc_engine *engine) { return dsc_comm_rank(dsc_engine_values_comm(engine)) == 0; }
 
 typedef struct pack_work {
     const float *values;
@@ -224,8 +228,8 @@ static dsc_status pack_span(packed_job *job, dsc_nf4 kind, int64_t first, int64_
 
 static dsc_status agree(dsc_engine *engine, packed_verdict *verdict, dsc_error *err)
 {
-    DSC_TRY(
-        dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, verdict, (int64_t)sizeof *verdict, 0, NULL, err));
+    DSC_TRY(dsc_comm_broadcast(dsc_engine_values_comm(engine), DSC_CHANNEL_CONTROL, verdict, (int64_t)sizeof *verdict,
+                               0, NULL, err));
     if (verdict->error.status != DSC_OK)
         return DSC_FAIL(err, verdict->error.status, verdict->error.where, "%s", verdict->error.message);
     return DSC_OK;
@@ -239,17 +243,18 @@ static dsc_status begin_tensor(packed_job *job, int32_t t, dsc_nf4 kind, dsc_err
     memset(&verdict, 0, sizeof verdict);
     job->tensor = t;
     DSC_TRY(dsc_stream_sync(engine->compute, err)); /* the tensor before has been copied */
-    if (engine->place.rank == 0)
+    if (makes_values(engine))
         (void)!prepare_tensor(job, kind, &verdict.error);
     verdict.offset = job->offset;
     DSC_TRY(agree(engine, &verdict, err));
-    if (engine->place.rank == 0)
+    if (makes_values(engine))
         dsc_packed_hash_tensor(&job->hash, kind, tensor_name(job), engine->layout.tensor[t].count, job->parts.tops,
                                job->offset);
     if (kind != DSC_NF4_NESTED)
         return DSC_OK;
     const int64_t tops = dsc_nf4_tops(engine->layout.tensor[t].count);
-    DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, job->parts.tops, tops * 4, 0, NULL, err));
+    DSC_TRY(dsc_comm_broadcast(dsc_engine_values_comm(engine), DSC_CHANNEL_CONTROL, job->parts.tops, tops * 4, 0, NULL,
+                               err));
     return dsc_zero_set_packed_tops(engine->zero, t, job->parts.tops, tops, verdict.offset, err);
 }
 
@@ -291,22 +296,39 @@ static dsc_status init_piece(packed_job *job, int32_t g, int64_t first, int64_t 
         if (inside == 0)
             DSC_TRY(begin_tensor(job, t, group->packed, err));
         DSC_ASSERT(job->tensor == t);
-        if (engine->place.rank == 0 && verdict.error.status == DSC_OK)
+        if (makes_values(engine) && verdict.error.status == DSC_OK)
             (void)!pack_span(job, group->packed, inside, span, tensor->offset + inside - first, &verdict.error);
     }
     DSC_TRY(agree(engine, &verdict, err));
-    DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, job->parts.units,
+    DSC_TRY(dsc_comm_broadcast(dsc_engine_values_comm(engine), DSC_CHANNEL_CONTROL, job->parts.units,
                                dsc_nf4_bytes(group->packed, count), 0, NULL, err));
     return keep_units(job, g, first, count, err);
+}
+
+/* Of the weights of all stages: each stage's ranks have hashed those of its own. */
+static dsc_status hash_all(dsc_engine *engine, dsc_hash128 own, dsc_error *err)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    dsc_hash128 *const all = engine->io_buf.ptr;
+    dsc_hash128 sum = { 0 };
+    DSC_ASSERT(engine->io_buf.bytes >= engine->place.size * (int64_t)sizeof own);
+    DSC_TRY(dsc_stream_sync(engine->compute, err)); /* the buffer */
+    DSC_TRY(
+        dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, &own, (int64_t)sizeof own, DSC_U8, NULL, err));
+    for (int32_t s = 0; s < stages->grid.pipeline; s++)
+        dsc_packed_hash_add(&sum, all[s * stages->grid.data]);
+    dsc_packed_hash_text(sum, engine->packed_hash);
+    return DSC_OK;
 }
 
 dsc_status dsc_engine_init_packed(dsc_engine *engine, dsc_error *err)
 {
     packed_job job = { .engine = engine, .tensor = -1 };
-    if (blocks_most(&engine->layout) == 0)
+    if (blocks_most(dsc_stages_whole_layout(engine)) == 0)
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(engine->compute, err)); /* the buffer */
-    cut_buffer(engine, &job.parts);
+    if (blocks_most(&engine->layout) > 0)           /* a stage may have no such weight */
+        cut_buffer(engine, &job.parts);
     for (int32_t g = 0; g < engine->layout.group_count; g++) {
         const dsc_layout_group *group = &engine->layout.group[g];
         if (group->packed == DSC_NF4_NONE)
@@ -316,8 +338,5 @@ dsc_status dsc_engine_init_packed(dsc_engine *engine, dsc_error *err)
         for (int64_t first = 0; first < elements; first += job.parts.elements)
             DSC_TRY(init_piece(&job, g, first, dsc_min_i64(job.parts.elements, elements - first), err));
     }
-    DSC_TRY(
-        dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &job.hash, (int64_t)sizeof job.hash, 0, NULL, err));
-    dsc_packed_hash_text(job.hash, engine->packed_hash);
-    return DSC_OK;
+    return hash_all(engine, job.hash, err);
 }

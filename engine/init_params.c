@@ -165,8 +165,7 @@ static dsc_status load_values(const dsc_engine *engine, int32_t t, int64_t first
     return dsc_engine_init_norms(engine, t, first, count, values, err);
 }
 
-/* The ranks that have the tensor: those of a stage, or all. */
-static dsc_comm *values_comm(const dsc_engine *engine)
+dsc_comm *dsc_engine_values_comm(const dsc_engine *engine)
 {
     return dsc_stages_are_used(&engine->stages) ? dsc_engine_shards(engine) : engine->comms.all;
 }
@@ -175,7 +174,7 @@ static dsc_comm *values_comm(const dsc_engine *engine)
 static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_error *err)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
-    dsc_comm *const comm = values_comm(engine);
+    dsc_comm *const comm = dsc_engine_values_comm(engine);
     dsc_zero_slice slice;
     dsc_zero_slice_get(engine->zero, tensor->group, &slice);
     float *values = (float *)((char *)engine->io_buf.ptr + 256);
@@ -216,7 +215,7 @@ dsc_status dsc_engine_make_values(const dsc_engine *engine, int32_t t, int64_t f
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     bool found = false;
-    DSC_ASSERT(engine->place.rank == 0 || dsc_stages_are_used(&engine->stages));
+    DSC_ASSERT(dsc_comm_rank(dsc_engine_values_comm(engine)) == 0);
     if (engine->model->load_param != NULL)
         DSC_TRY(
             engine->model->load_param(engine->model, tensor->module, tensor->param, first, count, values, &found, err));

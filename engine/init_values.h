@@ -5,8 +5,11 @@
 
 #include <dsc/dsc.h>
 
+#include "comm/comm.h"
 #include "zero/core/layout.h"
 
+/* The ranks that have this rank's tensors: those of a stage, or all. The first one has the values. */
+dsc_comm *dsc_engine_values_comm(const dsc_engine *engine);
 /* values[count] <- first values of elements of a tensor, from the model's files or from its initialisation. For ranks
  * that have the files. */
 DSC_MUST_USE dsc_status dsc_engine_make_values(const dsc_engine *engine, int32_t tensor, int64_t first, int64_t count,

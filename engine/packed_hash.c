@@ -9,7 +9,7 @@
 
 static uint64_t key_of(const char *name) { return dsc_xxh3_128(name, strlen(name), 0).low; }
 
-static void add(dsc_hash128 *sum, dsc_hash128 hash)
+void dsc_packed_hash_add(dsc_hash128 *sum, dsc_hash128 hash)
 {
     sum->low += hash.low;
     sum->high += hash.high;
@@ -25,9 +25,9 @@ void dsc_packed_hash_tensor(dsc_hash128 *sum, dsc_nf4 kind, const char *name, in
     DSC_ASSERT(kind != DSC_NF4_NONE && elements > 0);
     if (kind == DSC_NF4_NESTED)
         memcpy(&facts.offset_bits, &offset, sizeof offset);
-    add(sum, dsc_xxh3_128(&facts, sizeof facts, key));
+    dsc_packed_hash_add(sum, dsc_xxh3_128(&facts, sizeof facts, key));
     if (kind == DSC_NF4_NESTED)
-        add(sum, dsc_xxh3_128(tops, (size_t)dsc_nf4_tops(elements) * sizeof *tops, key + 1));
+        dsc_packed_hash_add(sum, dsc_xxh3_128(tops, (size_t)dsc_nf4_tops(elements) * sizeof *tops, key + 1));
 }
 
 void dsc_packed_hash_blocks(dsc_hash128 *sum, dsc_nf4 kind, const char *name, int64_t first, int64_t count,
@@ -44,7 +44,8 @@ void dsc_packed_hash_blocks(dsc_hash128 *sum, dsc_nf4 kind, const char *name, in
         memcpy(block + bytes, scale, (size_t)scale_bytes);
         /* An odd factor keeps the keys of a tensor's blocks apart. */
         const uint64_t number = (uint64_t)(first + done / DSC_NF4_BLOCK) + 2;
-        add(sum, dsc_xxh3_128(block, (size_t)(bytes + scale_bytes), key + number * UINT64_C(0x9e3779b97f4a7c15)));
+        dsc_packed_hash_add(
+            sum, dsc_xxh3_128(block, (size_t)(bytes + scale_bytes), key + number * UINT64_C(0x9e3779b97f4a7c15)));
     }
 }
 

@@ -16,6 +16,7 @@ void dsc_packed_hash_tensor(dsc_hash128 *sum, dsc_nf4 kind, const char *name, in
 /* codes[(count + 1) / 2] and the scales of `count` elements, from block `first` of the tensor on. */
 void dsc_packed_hash_blocks(dsc_hash128 *sum, dsc_nf4 kind, const char *name, int64_t first, int64_t count,
                             const uint8_t *codes, const void *scales);
+void dsc_packed_hash_add(dsc_hash128 *sum, dsc_hash128 hash); /* of other blocks */
 void dsc_packed_hash_text(dsc_hash128 sum, char out[DSC_PACKED_HASH_TEXT]);
 
 #endif

@@ -154,6 +154,14 @@ static dsc_status load_param(const dsc_model *model, int32_t module, int32_t par
     return stage->whole->load_param(stage->whole, stage->first + module, param, first, count, out, found, err);
 }
 
+static dsc_status load_packed(const dsc_model *model, int32_t module, int32_t param, dsc_packed_part part,
+                              int64_t first, int64_t bytes, void *out, bool *found, dsc_error *err)
+{
+    const dsc_stage_model *stage = (const dsc_stage_model *)(const void *)model;
+    DSC_ASSERT(model == &stage->run && module < stage->count);
+    return stage->whole->load_packed(stage->whole, stage->first + module, param, part, first, bytes, out, found, err);
+}
+
 static void fill_models(dsc_stage_model *stage)
 {
     stage->run = *stage->whole;
@@ -161,10 +169,11 @@ static void fill_models(dsc_stage_model *stage)
     stage->run.modules = stage->run_modules;
     stage->run.close = NULL;
     stage->run.show_module = NULL;
-    stage->run.load_packed = NULL;
     stage->run.load_buffer = NULL;
     if (stage->run.load_param != NULL)
         stage->run.load_param = load_param;
+    if (stage->run.load_packed != NULL)
+        stage->run.load_packed = load_packed;
     stage->states = stage->run;
     stage->states.modules = stage->state_modules;
 }

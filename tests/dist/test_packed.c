@@ -168,6 +168,36 @@ static void losses_are_those_of_the_unpacked_weights(void **state)
     }
 }
 
+/* The hash of the weights of all stages is that of one stage, so a save by stages loads there. */
+static void stages_have_the_same_bits(void **state)
+{
+    static const variant ways[] = {
+        { 2, 0, NULL, NESTED ", \"grid\": {\"pipeline\": 2}", "bf16" },
+        { 4, 3, NULL, NESTED ", \"grid\": {\"pipeline\": 2}", "bf16" },
+        { 4, 2, NULL, NESTED ", \"grid\": {\"pipeline\": 4}, \"recompute\": \"full\"", "bf16" },
+    };
+    const variant one = { 1, 0, NULL, NESTED, "bf16" };
+    run_result first, other;
+    run(&filed, &one, &(run_options) { .steps = 4 }, &first);
+    for (size_t i = 0; i < DSC_COUNT(ways); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "stages-%d", (int)i);
+        char *const saved = strdup(cw_path(dir, name));
+        assert_non_null(saved);
+        run(&filed, &ways[i], &(run_options) { .steps = 4, .after = run_memory_is_planned }, &other);
+        assert_int_equal(other.status, DSC_OK);
+        run_expect_same(&first, &other);
+        run(&filed, &ways[i], &(run_options) { .steps = 2, .after = run_save, .user = saved }, &other);
+        assert_int_equal(other.status, DSC_OK);
+        run(&filed, &one, &(run_options) { .steps = 2, .before = run_load, .user = saved }, &other);
+        assert_int_equal(other.status, DSC_OK);
+        assert_string_equal(first.hash, other.hash);
+        run(&another, &one, &(run_options) { .steps = 1, .before = run_load, .user = saved }, &other);
+        assert_int_equal(other.status, DSC_ERR_INPUT);
+        free(saved);
+    }
+}
+
 static void same_bits_wherever(void **state)
 {
     char files[700], all_files[1500];
@@ -368,6 +398,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_are_those_of_the_unpacked_weights),
         cmocka_unit_test(same_bits_wherever),
+        cmocka_unit_test(stages_have_the_same_bits),
         cmocka_unit_test(weights_take_a_quarter),
         cmocka_unit_test(resumes),
         cmocka_unit_test(resumes_beside_the_saved_base_alone),
