@@ -42,7 +42,7 @@ static float *host_values(const dsc_engine *engine)
 
 static void place_buffers(dsc_engine *engine)
 {
-    const dsc_model *model = engine->model;
+    const dsc_model *model = dsc_stages_whole_model(engine);
     dsc_engine_buffers *const all = &engine->buffers;
     float *host = host_values(engine), *device = engine->work.buffers_buf.ptr;
     int64_t statistic = 0;
@@ -69,13 +69,13 @@ static void place_buffers(dsc_engine *engine)
 dsc_status dsc_engine_open_buffers(dsc_engine *engine, dsc_error *err)
 {
     dsc_engine_buffers *const all = &engine->buffers;
-    const dsc_buffer_sizes sizes = dsc_buffer_sizes_of(engine->model);
+    const dsc_model *model = dsc_stages_whole_model(engine);
+    const dsc_buffer_sizes sizes = dsc_buffer_sizes_of(model);
     dsc_alloc *alloc = engine->alloc;
     if (sizes.count == 0)
         return DSC_OK;
     all->count = (int32_t)sizes.count;
-    DSC_TRY(
-        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, engine->model->module_count, sizeof *all->first, &all->first, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, model->module_count, sizeof *all->first, &all->first, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, all->count, sizeof *all->at, &all->at, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, all->count, sizeof *all->stored, &all->stored, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, all->count, sizeof *all->on_device, &all->on_device, err));
@@ -115,7 +115,7 @@ static dsc_status check_loaded(const dsc_engine *engine, const dsc_ckpt_buffer *
 
 static dsc_status init_buffer(dsc_engine *engine, int32_t module, int32_t buffer, dsc_error *err)
 {
-    const dsc_model *model = engine->model;
+    const dsc_model *model = dsc_stages_whole_model(engine);
     const dsc_ckpt_buffer *b = &engine->buffers.stored[engine->buffers.first[module] + buffer];
     bool found = false;
     if (model->load_buffer != NULL)
@@ -131,16 +131,17 @@ static dsc_status init_buffer(dsc_engine *engine, int32_t module, int32_t buffer
 
 static dsc_status init_all(dsc_engine *engine, dsc_error *err)
 {
+    const dsc_model *model = dsc_stages_whole_model(engine);
     memset(host_values(engine), 0, (size_t)engine->work.buffers_buf.bytes); /* padding is folded with nothing */
-    for (int32_t m = 0; m < engine->model->module_count; m++)
-        for (int32_t b = 0; b < engine->model->modules[m].buffer_count; b++)
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t b = 0; b < model->modules[m].buffer_count; b++)
             DSC_TRY(init_buffer(engine, m, b, err));
     return DSC_OK;
 }
 
 dsc_status dsc_engine_init_buffers(dsc_engine *engine, dsc_error *err)
 {
-    const dsc_buffer_sizes sizes = dsc_buffer_sizes_of(engine->model);
+    const dsc_buffer_sizes sizes = dsc_buffer_sizes_of(dsc_stages_whole_model(engine));
     dsc_error verdict;
     if (sizes.count == 0)
         return DSC_OK;
@@ -172,23 +173,28 @@ dsc_status dsc_engine_give_buffers(dsc_engine *engine, dsc_error *err)
 
 /* ---- a step ---- */
 
+/* The first buffer of a module of this rank. */
+static int32_t first_of(const dsc_engine *engine, int32_t module)
+{
+    return engine->buffers.first[engine->stages.own.first + module];
+}
+
 const float *const *dsc_engine_buffer_values(const dsc_engine *engine, int32_t module)
 {
     const int32_t count = engine->model->modules[module].buffer_count;
     for (int32_t b = 0; b < count; b++)
-        engine->work.buffer_values[b] = engine->buffers.on_device[engine->buffers.first[module] + b];
+        engine->work.buffer_values[b] = engine->buffers.on_device[first_of(engine, module) + b];
     return count > 0 ? engine->work.buffer_values : NULL;
 }
 
 const bool *dsc_engine_buffer_constants(const dsc_engine *engine, int32_t module)
 {
-    return engine->model->modules[module].buffer_count > 0 ? engine->buffers.constant + engine->buffers.first[module]
-                                                           : NULL;
+    return engine->model->modules[module].buffer_count > 0 ? engine->buffers.constant + first_of(engine, module) : NULL;
 }
 
 static int64_t statistics_of(const dsc_engine *engine)
 {
-    return engine->buffers.count > 0 ? dsc_buffer_sizes_of(engine->model).statistics : 0;
+    return engine->buffers.count > 0 ? dsc_buffer_sizes_of(dsc_stages_whole_model(engine)).statistics : 0;
 }
 
 float *const *dsc_engine_buffer_statistics(const dsc_engine *engine, int32_t module, int32_t mb)
@@ -198,7 +204,7 @@ float *const *dsc_engine_buffer_statistics(const dsc_engine *engine, int32_t mod
         return NULL;
     float *const slot = (float *)engine->work.statistics_buf.ptr + mb * statistics_of(engine);
     for (int32_t b = 0; b < count; b++) {
-        const int64_t at = engine->buffers.at[engine->buffers.first[module] + b];
+        const int64_t at = engine->buffers.at[first_of(engine, module) + b];
         engine->work.buffer_statistics[b] = at < 0 ? NULL : slot + at;
     }
     return engine->work.buffer_statistics;
@@ -206,7 +212,7 @@ float *const *dsc_engine_buffer_statistics(const dsc_engine *engine, int32_t mod
 
 dsc_status dsc_engine_fetch_statistics(dsc_engine *engine, int64_t micro_step, dsc_error *err)
 {
-    const int64_t count = statistics_of(engine), mb = micro_step % engine->plan.micro_batch_group;
+    const int64_t count = statistics_of(engine), mb = micro_step % engine->plan.lanes;
     if (count == 0)
         return DSC_OK;
     DSC_ASSERT(micro_step < engine->config.micro_steps_most);
@@ -214,21 +220,25 @@ dsc_status dsc_engine_fetch_statistics(dsc_engine *engine, int64_t micro_step, d
                     (const float *)engine->work.statistics_buf.ptr + mb * count, count * 4, err);
 }
 
-/* The order of micro-batches: micro-steps, then ranks. */
-static void fold_all(dsc_engine *engine, int64_t statistics)
+/* The order of micro-batches: micro-steps, then ranks; statistics of a module are those of the ranks that have it. */
+static void fold_module(dsc_engine *engine, int32_t module, int64_t statistics)
 {
     const dsc_quota *quota = &engine->quota.now;
-    const int64_t most = engine->config.micro_steps_most, ranks = engine->place.size;
-    for (int32_t n = 0; n < engine->buffers.count; n++) {
+    const int64_t most = engine->config.micro_steps_most, ranks = engine->stages.grid.data;
+    const int64_t first_rank = dsc_stages_first_rank_of(&engine->stages, module);
+    const int32_t first = engine->buffers.first[module];
+    const int32_t count = dsc_stages_whole_model(engine)->modules[module].buffer_count;
+    for (int32_t n = first; n < first + count; n++) {
         const dsc_ckpt_buffer *b = &engine->buffers.stored[n];
         if (b->spec->kind == DSC_BUFFER_STEPS && !b->spec->frozen)
             *(int64_t *)b->value += quota->total;
-        for (int64_t k = 0; engine->buffers.at[n] >= 0 && k < engine->quota.micro_steps * ranks; k++)
-            if (dsc_quota_has(quota, (int32_t)(k % ranks), k / ranks))
-                dsc_buffer_fold(b->value,
-                                engine->work.statistics_all + (k % ranks * most + k / ranks) * statistics +
-                                    engine->buffers.at[n],
-                                b->spec->count, (float)b->spec->momentum);
+        for (int64_t k = 0; engine->buffers.at[n] >= 0 && k < engine->quota.micro_steps * ranks; k++) {
+            if (!dsc_quota_has(quota, (int32_t)(k % ranks), k / ranks))
+                continue;
+            const int64_t row = (first_rank + k % ranks) * most + k / ranks;
+            dsc_buffer_fold(b->value, engine->work.statistics_all + row * statistics + engine->buffers.at[n],
+                            b->spec->count, (float)b->spec->momentum);
+        }
     }
 }
 
@@ -259,7 +269,8 @@ dsc_status dsc_engine_fold_buffers(dsc_engine *engine, dsc_error *err)
                                     engine->work.statistics_own.ptr, steps * count, DSC_F32, NULL, err));
     if (engine->clock != NULL) /* virtual GPUs have no values */
         return DSC_OK;
-    fold_all(engine, count);
+    for (int32_t m = 0; m < dsc_stages_whole_model(engine)->module_count; m++)
+        fold_module(engine, m, count);
     warn_nonfinite(engine);
     return dsc_engine_give_buffers(engine, err);
 }

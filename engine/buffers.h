@@ -1,6 +1,7 @@
 /* buffers.h - buffers of modules, such as running statistics of batch norm (include/dsc/model.h, dsc_buffer_spec).
  *
- * Every rank has all values, on the compute device and where the host reads them. A training forward writes statistics
+ * Every rank has all values, on the compute device and where the host reads them, also those of other stages of a
+ * pipeline, so that rank 0 saves them. A training forward writes statistics
  * of its micro-batch to the device, and they go to the host behind it. At a step's end one all-gather gives all ranks
  * the statistics of all micro-batches, and every host folds them in the order of micro-batches. So the bits are those
  * of one loop on a CPU, for any number of ranks, stage, device or grouping. SPDX-License-Identifier: Apache-2.0 */

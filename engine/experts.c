@@ -20,8 +20,7 @@ static int64_t stats_of_rank(const dsc_engine *engine)
 static void *records_of(const dsc_engine *engine, int64_t micro_step)
 {
     const int64_t bytes = dsc_model_records_bytes(engine->model, samples(engine));
-    const int64_t slot =
-        engine->host_visible ? micro_step % engine->plan.micro_batch_group : micro_step % engine->plan.loss_slots;
+    const int64_t slot = engine->host_visible ? micro_step % engine->plan.lanes : micro_step % engine->plan.loss_slots;
     DSC_ASSERT(bytes > 0);
     const dsc_buf *from = engine->host_visible ? &engine->work.records_buf : &engine->work.records_mirror;
     return (char *)from->ptr + slot * bytes;
@@ -42,7 +41,7 @@ void dsc_engine_experts_begin(dsc_engine *engine)
 dsc_status dsc_engine_fetch_records(dsc_engine *engine, int64_t micro_step, dsc_error *err)
 {
     const int64_t bytes = dsc_model_records_bytes(engine->model, samples(engine));
-    const int64_t mb = micro_step % engine->plan.micro_batch_group;
+    const int64_t mb = micro_step % engine->plan.lanes;
     if (bytes == 0 || engine->host_visible)
         return DSC_OK;
     return dsc_copy(engine->compute, records_of(engine, micro_step), (char *)engine->work.records_buf.ptr + mb * bytes,
@@ -103,7 +102,7 @@ static double mean_of(const dsc_engine *engine, int loss)
 {
     double sum = 0;
     for (int64_t m = 0; m < engine->quota.micro_steps; m++)
-        for (int32_t r = 0; r < engine->place.size; r++) /* 0 of a rank without that micro-batch */
+        for (int32_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++) /* 0: no such micro-batch */
             sum += engine->work.router_stats_all[r * stats_of_rank(engine) + DSC_ROUTER_LOSSES * m + loss];
     return dsc_engine_counted_mean(engine, sum / (double)engine->quota.now.total, engine->counts.all,
                                    dsc_engine_step_targets(engine, engine->progress.step + 1));
@@ -119,7 +118,7 @@ dsc_status dsc_engine_experts_exchange(dsc_engine *engine, dsc_error *err)
                                 engine->work.router_stats, count, DSC_F64, NULL, err));
     for (int64_t i = 0; i < count - first; i++) {
         int64_t sum = 0;
-        for (int32_t r = 0; r < engine->place.size; r++)
+        for (int32_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++)
             sum += (int64_t)engine->work.router_stats_all[r * count + first + i];
         engine->work.expert_load[i] = sum;
     }

@@ -3,7 +3,8 @@
  * Modules write records of a micro-batch on the device. They come to the host with the micro-batch's losses, and the
  * host makes the routers' losses from them in double. Each is a part of the micro-batch's loss, with the weight of its
  * counted targets. At a step's end ranks exchange their loads and their losses of each micro-step. So no number here
- * depends on stage, placement or overlap, and with "world_size" on the number of ranks.
+ * depends on stage, placement or overlap, and with "world_size" on the number of ranks. Records are of the routers of
+ * all stages of a pipeline: they travel with outputs and gradients, and the last stage makes the losses.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_EXPERTS_H
 #define DSC_ENGINE_EXPERTS_H

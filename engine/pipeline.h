@@ -46,6 +46,19 @@ typedef struct dsc_stage_tied {
     int64_t first, count; /* elements that the last stage's rank of this data rank keeps of its copy */
 } dsc_stage_tied;
 
+/* Of samples of one length. */
+typedef struct dsc_stage_sizes {
+    int64_t in_bytes;  /* outputs of the stage before, of a micro-batch; 0: the first stage */
+    int64_t out_bytes; /* outputs of this stage, of a micro-batch; 0: the last one */
+    double flops;      /* FLOPs of a micro-batch in all stages */
+} dsc_stage_sizes;
+
+/* This stage's modules for samples that are shorter than the model's (engine/truncated_model.c). */
+typedef struct dsc_short_stage {
+    dsc_stage_model own;
+    dsc_stage_sizes sizes;
+} dsc_short_stage;
+
 /* The part of struct dsc_engine. With one stage only `grid` and `data_rank` are used. */
 typedef struct dsc_engine_stages {
     dsc_grid grid;            /* sizes of the axes */
@@ -57,10 +70,10 @@ typedef struct dsc_engine_stages {
     int32_t tied_count;
     int32_t tied_owner;      /* stage that owns them; -1: none */
     bool trains_tied;        /* gradients and new weights of them travel in each step */
-    int64_t in_bytes;        /* outputs of the stage before, of a micro-batch; 0: the first stage */
-    int64_t out_bytes;       /* outputs of this stage, of a micro-batch; 0: the last one */
+    dsc_stage_sizes sizes;   /* of whole samples */
+    dsc_short_stage *cut;    /* [models.cut_count] of shorter ones; NULL: there are none */
+    int64_t record_bytes;    /* loads of experts of a micro-batch, of the routers of all stages; 0: there are none */
     int64_t tied_bytes;      /* gradients of trainable tied parameters, of a micro-batch, in the last stage */
-    double flops;            /* FLOPs of a micro-batch in all stages */
     dsc_layout layout;       /* layout of the whole model, over the ranks of a stage */
     int32_t *group, *tensor; /* [of it] numbers in this rank's layout; -1 */
     dsc_ckpt_stages owners;
@@ -91,6 +104,14 @@ static inline int32_t dsc_stages_rank_of(const dsc_engine_stages *stages, int32_
     return stage * stages->grid.data + stages->data_rank;
 }
 
+/* The first of the ranks that have a module of the whole model. */
+static inline int32_t dsc_stages_first_rank_of(const dsc_engine_stages *stages, int32_t module)
+{
+    if (!dsc_stages_are_used(stages))
+        return 0;
+    return dsc_stage_of_module(stages->first_module, stages->grid.pipeline, module) * stages->grid.data;
+}
+
 /* ---- open (pipeline_open.c) ---- */
 
 /* The grid, and this rank's place in it; the stages must divide the ranks. */
@@ -103,6 +124,11 @@ dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_stages_open_transfers(dsc_engine *engine, dsc_error *err);
 void dsc_stages_close_transfers(dsc_engine *engine); /* before the communicators */
 void dsc_stages_close(dsc_engine *engine);
+/* Of the samples of this length; the length of the samples that the modules run on now. */
+const dsc_stage_sizes *dsc_stages_sizes_of(const dsc_engine *engine, int64_t length);
+const dsc_stage_sizes *dsc_stages_sizes_now(const dsc_engine *engine);
+/* The model with the modules of all stages. */
+const dsc_model *dsc_stages_whole_model(const dsc_engine *engine);
 /* The layout of all parameters of the run. */
 const dsc_layout *dsc_stages_whole_layout(const dsc_engine *engine);
 /* The tensor of this rank's layout is a copy of a tied parameter, whose values come from another stage. */

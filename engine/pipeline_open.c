@@ -44,11 +44,6 @@ static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
         return refuse(engine, "GPUs (dsc.device \"cpu\" works)", err);
     if (engine->clock != NULL || engine->times_of_launches != NULL)
         return refuse(engine, "virtual ranks", err);
-    if (model->experts.routers > 0)
-        return refuse(engine, "a mixture of experts", err);
-    for (int32_t m = 0; m < model->module_count; m++)
-        if (model->modules[m].buffer_count > 0)
-            return refuse(engine, "buffers of modules (batch norm)", err);
     if (model->module_count >= stages)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.grid.pipeline",
@@ -59,9 +54,10 @@ static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
 /* ---- the cut ---- */
 
 /* A module's plan without its products, for the sizes that follow from the model alone. */
-static dsc_status plan_module(const dsc_engine *engine, int32_t m, dsc_module_plan *out, dsc_error *err)
+static dsc_status plan_module(const dsc_engine *engine, const dsc_model *whole, int32_t m, dsc_module_plan *out,
+                              dsc_error *err)
 {
-    const dsc_module *module = &engine->stages.whole->modules[m];
+    const dsc_module *module = &whole->modules[m];
     const dsc_plan_sink sink = { .chunk_bytes = engine->config.own.head_chunk_bytes };
     return module->plan(module, engine->config.train_micro_batch_size_per_gpu, dsc_engine_dtype(engine), &sink, out,
                         err);
@@ -79,19 +75,23 @@ static double parameters_of(const dsc_module *module)
     return sum;
 }
 
-/* weight[module_count] of the modules; the sum of FLOPs is kept for reports. */
-static dsc_status weigh(dsc_engine *engine, double *weight, dsc_error *err)
+static dsc_status flops_of(const dsc_engine *engine, const dsc_model *whole, int32_t m, double *out, dsc_error *err)
 {
-    dsc_engine_stages *stages = &engine->stages;
-    stages->flops = 0;
-    for (int32_t m = 0; m < stages->whole->module_count; m++) {
-        const dsc_module *module = &stages->whole->modules[m];
-        dsc_module_plan plan;
-        DSC_TRY(plan_module(engine, m, &plan, err));
-        const double flops =
-            plan.forward_flops + plan.backward_flops + dsc_plan_recompute_flops(&engine->config, module, &plan);
-        stages->flops += flops;
-        weight[m] = engine->config.own.grid.partition == DSC_PARTITION_PARAMETERS ? parameters_of(module) : flops;
+    dsc_module_plan plan;
+    DSC_TRY(plan_module(engine, whole, m, &plan, err));
+    *out =
+        plan.forward_flops + plan.backward_flops + dsc_plan_recompute_flops(&engine->config, &whole->modules[m], &plan);
+    return DSC_OK;
+}
+
+/* weight[module_count] of the modules. */
+static dsc_status weigh(const dsc_engine *engine, double *weight, dsc_error *err)
+{
+    const dsc_model *whole = engine->stages.whole;
+    for (int32_t m = 0; m < whole->module_count; m++) {
+        DSC_TRY(flops_of(engine, whole, m, &weight[m], err));
+        if (engine->config.own.grid.partition == DSC_PARTITION_PARAMETERS)
+            weight[m] = parameters_of(&whole->modules[m]);
     }
     return DSC_OK;
 }
@@ -110,19 +110,26 @@ static dsc_status cut(dsc_engine *engine, dsc_error *err)
     return status;
 }
 
-static dsc_status find_boundaries(dsc_engine *engine, dsc_error *err)
+/* Of the modules of all stages, for samples of whatever length. */
+static dsc_status find_sizes(const dsc_engine *engine, const dsc_model *whole, dsc_stage_sizes *out, dsc_error *err)
 {
-    dsc_engine_stages *stages = &engine->stages;
+    const dsc_engine_stages *stages = &engine->stages;
     const int32_t first = stages->first_module[stages->stage], end = stages->first_module[stages->stage + 1];
     const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
     dsc_module_plan plan;
-    if (first > 0) {
-        DSC_TRY(plan_module(engine, first - 1, &plan, err));
-        stages->in_bytes = plan.out_elements * each;
+    *out = (dsc_stage_sizes) { 0 };
+    for (int32_t m = 0; m < whole->module_count; m++) {
+        double flops;
+        DSC_TRY(flops_of(engine, whole, m, &flops, err));
+        out->flops += flops;
     }
-    if (end < stages->whole->module_count) {
-        DSC_TRY(plan_module(engine, end - 1, &plan, err));
-        stages->out_bytes = plan.out_elements * each;
+    if (first > 0) {
+        DSC_TRY(plan_module(engine, whole, first - 1, &plan, err));
+        out->in_bytes = plan.out_elements * each;
+    }
+    if (end < whole->module_count) {
+        DSC_TRY(plan_module(engine, whole, end - 1, &plan, err));
+        out->out_bytes = plan.out_elements * each;
     }
     return DSC_OK;
 }
@@ -149,8 +156,37 @@ static dsc_status find_ties(dsc_engine *engine, dsc_error *err)
                             .order = engine->config.own.grid.order,
                             .tied_owner = stages->trains_tied ? stages->tied_owner : -1 };
     stages->slots = dsc_stage_slots(&stages->shape);
-    return dsc_stage_model_open(engine->alloc, stages->whole, stages->first_module[stages->stage],
-                                stages->first_module[stages->stage + 1], ties, stages->tied_count, &stages->own, err);
+    return DSC_OK;
+}
+
+static dsc_status open_own(const dsc_engine *engine, const dsc_model *whole, dsc_stage_model *out, dsc_error *err)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    dsc_stage_tie ties[DSC_STAGE_TIES_MAX];
+    for (int32_t i = 0; i < stages->tied_count; i++)
+        ties[i] = stages->tied[i].tie;
+    return dsc_stage_model_open(engine->alloc, whole, stages->first_module[stages->stage],
+                                stages->first_module[stages->stage + 1], ties, stages->tied_count, out, err);
+}
+
+/* For shorter samples too. */
+static dsc_status open_models(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    dsc_engine_models *models = &engine->models;
+    DSC_TRY(find_sizes(engine, stages->whole, &stages->sizes, err));
+    DSC_TRY(open_own(engine, stages->whole, &stages->own, err));
+    engine->model = models->now = &stages->own.run;
+    if (models->cut_count == 0)
+        return DSC_OK;
+    DSC_TRY(
+        dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, models->cut_count, sizeof *stages->cut, &stages->cut, err));
+    for (int32_t c = 0; c < models->cut_count; c++) {
+        DSC_TRY(find_sizes(engine, &models->cut[c].whole, &stages->cut[c].sizes, err));
+        DSC_TRY(open_own(engine, &models->cut[c].whole, &stages->cut[c].own, err));
+        models->cut[c].model = &stages->cut[c].own.run;
+    }
+    return DSC_OK;
 }
 
 /* ---- all ranks have the same schedule ---- */
@@ -227,10 +263,26 @@ dsc_status dsc_stages_open(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, stages->grid.pipeline + 1, sizeof *stages->first_module,
                              &stages->first_module, err));
     DSC_TRY(cut(engine, err));
-    DSC_TRY(find_boundaries(engine, err));
     DSC_TRY(find_ties(engine, err));
-    engine->model = engine->models.now = &stages->own.run;
+    DSC_TRY(open_models(engine, err));
+    stages->record_bytes = dsc_model_records_bytes(stages->whole, engine->config.train_micro_batch_size_per_gpu);
     return engine->plan_only ? DSC_OK : agree_schedule(engine, err);
+}
+
+const dsc_stage_sizes *dsc_stages_sizes_of(const dsc_engine *engine, int64_t length)
+{
+    const int32_t cut = dsc_engine_cut_of(engine, length);
+    return cut < 0 ? &engine->stages.sizes : &engine->stages.cut[cut].sizes;
+}
+
+const dsc_stage_sizes *dsc_stages_sizes_now(const dsc_engine *engine)
+{
+    return dsc_stages_sizes_of(engine, engine->models.now->seq_length);
+}
+
+const dsc_model *dsc_stages_whole_model(const dsc_engine *engine)
+{
+    return dsc_stages_are_used(&engine->stages) ? engine->stages.whole : engine->model;
 }
 
 const dsc_layout *dsc_stages_whole_layout(const dsc_engine *engine)
@@ -343,7 +395,7 @@ dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err)
 {
     const bool pipelined = dsc_stages_are_used(&engine->stages);
     int64_t *fp8;
-    DSC_TRY(dsc_engine_fp8_matrices(engine, pipelined ? engine->stages.whole : engine->model, &fp8, err));
+    DSC_TRY(dsc_engine_fp8_matrices(engine, dsc_stages_whole_model(engine), &fp8, err));
     const dsc_layout_rules rules = { .recipe = engine->config.optimizer.recipe,
                                      .moment_dtype = engine->config.own.moments,
                                      .world_size = dsc_plan_shards(&engine->config, engine->place.size),
@@ -369,6 +421,9 @@ void dsc_stages_close(dsc_engine *engine)
     dsc_engine_stages *stages = &engine->stages;
     dsc_layout_close(&stages->layout);
     dsc_stage_model_close(&stages->own);
+    for (int32_t c = 0; stages->cut != NULL && c < engine->models.cut_count; c++)
+        dsc_stage_model_close(&stages->cut[c].own);
+    dsc_alloc_free(engine->alloc, stages->cut);
     dsc_alloc_free(engine->alloc, stages->op);
     dsc_alloc_free(engine->alloc, stages->group);
     dsc_alloc_free(engine->alloc, stages->tensor);

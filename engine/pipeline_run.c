@@ -41,21 +41,23 @@ static dsc_status forward(dsc_engine *engine, const dsc_stage_op *op, int32_t la
         return dsc_step_loss(engine, m, lane, true, err);
     DSC_TRY(dsc_step_module_forward(engine, m, lane, true, err));
     engine->times.forward_ns += dsc_clock_ns() - start;
-    if (m != boundary - 1 || engine->stages.own.ends || !ends_group(engine, op->micro_batch))
+    if (m != boundary - 1 || engine->stages.own.ends)
+        return DSC_OK;
+    DSC_TRY(dsc_engine_fetch_statistics(engine, op->micro_batch, err)); /* as behind a loss module */
+    if (!ends_group(engine, op->micro_batch))
         return DSC_OK;
     engine->stages.turned = true;
     return acquire(engine, boundary, boundary, err);
 }
 
 /* The boundary's step, in which a loss module would make its gradients: those of tied parameters come from the last
- * stage. A pass that begins with its backward first passes the steps of its forward, as zero's order has it; below
- * stage 3 nothing is gathered there. */
+ * stage. A pass that begins with its backward first passes the steps of its forward, as zero's order has it. They
+ * gather what windows have: parameters at stage 3, and frozen weights that are packed at any stage. */
 static dsc_status pass_boundary(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
 {
     const int32_t boundary = engine->model->module_count - 1;
     for (int32_t m = 0; begins_group(engine, micro_batch) && !engine->stages.turned && m <= boundary; m++)
-        if (engine->config.zero.stage == 3)
-            DSC_TRY(acquire(engine, m, m, err));
+        DSC_TRY(acquire(engine, m, m, err));
     engine->stages.turned = engine->stages.turned && !ends_group(engine, micro_batch);
     DSC_TRY(dsc_zero_grad_part(engine->zero, boundary, micro_batch, engine->work.grad, err));
     if (engine->stages.stage == engine->stages.shape.tied_owner)
@@ -79,7 +81,7 @@ static dsc_status run_op(dsc_engine *engine, const dsc_stage_op *op, dsc_error *
     switch (op->work) {
     case DSC_STAGE_RECV_INPUT:
         return dsc_stages_recv(engine, op->work, op->micro_batch, (void *)(uintptr_t)dsc_stages_input(engine, lane),
-                               engine->stages.in_bytes, err);
+                               dsc_stages_sizes_now(engine)->in_bytes, err);
     case DSC_STAGE_FORWARD:
         return forward(engine, op, lane, err);
     case DSC_STAGE_SEND_OUTPUT:
@@ -90,7 +92,7 @@ static dsc_status run_op(dsc_engine *engine, const dsc_stage_op *op, dsc_error *
         return pass_boundary(engine, op->micro_batch, err);
     case DSC_STAGE_RECV_GRADIENT:
         return dsc_stages_recv(engine, op->work, op->micro_batch, dsc_step_output_gradient(engine, op->module, lane),
-                               engine->stages.out_bytes, err);
+                               dsc_stages_sizes_now(engine)->out_bytes, err);
     case DSC_STAGE_BACKWARD:
         return backward(engine, op, lane, err);
     case DSC_STAGE_SEND_GRADIENT:
@@ -141,7 +143,7 @@ dsc_status dsc_stages_enter(dsc_engine *engine, dsc_error *err)
     if (stages->stage == 0)
         return DSC_OK;
     return dsc_stages_recv(engine, DSC_STAGE_EVALUATE, stages->evaluations,
-                           (void *)(uintptr_t)dsc_stages_input(engine, 0), stages->in_bytes, err);
+                           (void *)(uintptr_t)dsc_stages_input(engine, 0), stages->sizes.in_bytes, err);
 }
 
 dsc_status dsc_stages_leave(dsc_engine *engine, dsc_error *err)

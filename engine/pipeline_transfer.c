@@ -98,35 +98,44 @@ void dsc_stages_close_transfers(dsc_engine *engine)
 
 /* ---- buffers ---- */
 
-/* work.stage_buf: inputs of the open micro-batches, gradients of inputs, gradients of tied parameters. */
+/* work.stage_buf: inputs of the open micro-batches, gradients of inputs, each with loads of experts behind it, and
+ * gradients of tied parameters. */
+static int64_t input_bytes(const dsc_engine_stages *stages) { return dsc_align_up(stages->sizes.in_bytes, 256); }
+
+static int64_t slot_bytes(const dsc_engine_stages *stages)
+{
+    return stages->sizes.in_bytes > 0 ? input_bytes(stages) + stages->record_bytes : 0;
+}
+
 static char *input_at(const dsc_engine *engine, int32_t lane)
 {
     DSC_ASSERT(lane < engine->plan.lanes);
-    return (char *)engine->work.stage_buf.ptr + lane * dsc_align_up(engine->stages.in_bytes, 256);
+    return (char *)engine->work.stage_buf.ptr + lane * input_bytes(&engine->stages);
 }
 
 static char *input_gradient_at(const dsc_engine *engine, int64_t micro_batch)
 {
-    const int64_t each = dsc_align_up(engine->stages.in_bytes, 256);
-    return (char *)engine->work.stage_buf.ptr + (engine->plan.lanes + micro_batch % engine->stages.slots) * each;
+    const dsc_engine_stages *stages = &engine->stages;
+    return input_at(engine, 0) + engine->plan.lanes * input_bytes(stages) +
+           micro_batch % stages->slots * slot_bytes(stages);
 }
 
 static char *tied_at(const dsc_engine *engine, int64_t micro_batch)
 {
     const dsc_engine_stages *stages = &engine->stages;
-    const int64_t inputs = (engine->plan.lanes + stages->slots) * dsc_align_up(stages->in_bytes, 256);
+    const int64_t inputs = engine->plan.lanes * input_bytes(stages) + stages->slots * slot_bytes(stages);
     return (char *)engine->work.stage_buf.ptr + inputs + micro_batch % DSC_STAGE_TIED_SLOTS * stages->tied_bytes;
 }
 
 const void *dsc_stages_input(const dsc_engine *engine, int32_t lane)
 {
-    return engine->stages.in_bytes > 0 ? input_at(engine, lane) : NULL;
+    return engine->stages.sizes.in_bytes > 0 ? input_at(engine, lane) : NULL;
 }
 
 dsc_status dsc_stages_input_gradient(dsc_engine *engine, int64_t micro_batch, void **out, dsc_error *err)
 {
     *out = NULL;
-    if (engine->stages.in_bytes == 0)
+    if (engine->stages.sizes.in_bytes == 0)
         return DSC_OK;
     *out = input_gradient_at(engine, micro_batch);
     return dsc_stream_wait(engine->compute, engine->stages.transfers.back_free[micro_batch % engine->stages.slots],
@@ -202,7 +211,12 @@ dsc_status dsc_stages_recv(dsc_engine *engine, dsc_stage_work work, int64_t micr
     const int32_t channel = channel_of(back ? DSC_STAGE_CHANNEL_BACK : DSC_STAGE_CHANNEL_OUT, from);
     DSC_ASSERT(from >= 0 && from < engine->stages.grid.pipeline);
     DSC_TRY(recv_header(engine, pipeline_comm(engine), channel, work, micro_batch, from, err));
-    return dsc_comm_recv(pipeline_comm(engine), channel, to, bytes, from, engine->compute, err);
+    DSC_TRY(dsc_comm_recv(pipeline_comm(engine), channel, to, bytes, from, engine->compute, err));
+    if (engine->stages.record_bytes == 0 || work == DSC_STAGE_EVALUATE)
+        return DSC_OK;
+    void *const records = dsc_engine_records(engine, (int32_t)(micro_batch % engine->plan.lanes));
+    return dsc_comm_recv(pipeline_comm(engine), channel, records, engine->stages.record_bytes, from, engine->compute,
+                         err);
 }
 
 dsc_status dsc_stages_send_output(dsc_engine *engine, dsc_stage_work work, int64_t micro_batch, int32_t lane,
@@ -214,11 +228,15 @@ dsc_status dsc_stages_send_output(dsc_engine *engine, dsc_stage_work work, int64
                         .to = stages->stage + 1,
                         .stream = stages->transfers.out,
                         .header = &stages->transfers.sent_out[lane] };
-    DSC_ASSERT(stages->out_bytes > 0);
+    DSC_ASSERT(stages->sizes.out_bytes > 0);
     *m.header = header_of(engine, work, micro_batch);
     DSC_TRY(send_header(engine, &m, err));
     const char *output = engine->work.out[dsc_engine_at(engine, lane, stages->own.count - 1)];
-    return dsc_comm_send(m.comm, m.channel, output, stages->out_bytes, m.to, m.stream, err);
+    DSC_TRY(dsc_comm_send(m.comm, m.channel, output, dsc_stages_sizes_now(engine)->out_bytes, m.to, m.stream, err));
+    if (stages->record_bytes == 0 || work == DSC_STAGE_EVALUATE)
+        return DSC_OK;
+    return dsc_comm_send(m.comm, m.channel, dsc_engine_records(engine, lane), stages->record_bytes, m.to, m.stream,
+                         err);
 }
 
 dsc_status dsc_stages_send_gradient(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
@@ -230,11 +248,17 @@ dsc_status dsc_stages_send_gradient(dsc_engine *engine, int64_t micro_batch, dsc
                         .to = stages->stage - 1,
                         .stream = stages->transfers.back,
                         .header = &stages->transfers.sent_back[slot] };
+    char *const gradient = input_gradient_at(engine, micro_batch), *const records = gradient + input_bytes(stages);
     DSC_ASSERT(stages->stage > 0);
     *m.header = header_of(engine, DSC_STAGE_RECV_GRADIENT, micro_batch);
+    if (stages->record_bytes > 0) /* the lane may have another micro-batch before the receiver comes */
+        DSC_TRY(dsc_copy(engine->compute, records,
+                         dsc_engine_records(engine, (int32_t)(micro_batch % engine->plan.lanes)), stages->record_bytes,
+                         err));
     DSC_TRY(send_header(engine, &m, err));
-    DSC_TRY(dsc_comm_send(m.comm, m.channel, input_gradient_at(engine, micro_batch), stages->in_bytes, m.to, m.stream,
-                          err));
+    DSC_TRY(dsc_comm_send(m.comm, m.channel, gradient, dsc_stages_sizes_now(engine)->in_bytes, m.to, m.stream, err));
+    if (stages->record_bytes > 0)
+        DSC_TRY(dsc_comm_send(m.comm, m.channel, records, stages->record_bytes, m.to, m.stream, err));
     return dsc_event_record(stages->transfers.back_free[slot], m.stream, err);
 }
 
@@ -358,10 +382,10 @@ dsc_status dsc_stages_share_logits(dsc_engine *engine, dsc_error *err)
 int64_t dsc_stages_sent_bytes(const dsc_engine *engine)
 {
     const dsc_engine_stages *stages = &engine->stages;
-    const int64_t headers = (int64_t)sizeof(dsc_stage_header);
+    const int64_t headers = (int64_t)sizeof(dsc_stage_header), beside = headers + stages->record_bytes;
     int64_t bytes = 0;
-    bytes += stages->out_bytes > 0 ? stages->out_bytes + headers : 0;
-    bytes += stages->in_bytes > 0 ? stages->in_bytes + headers : 0;
+    bytes += stages->sizes.out_bytes > 0 ? stages->sizes.out_bytes + beside : 0;
+    bytes += stages->sizes.in_bytes > 0 ? stages->sizes.in_bytes + beside : 0;
     for (int32_t i = 0; stages->tied_bytes > 0 && i < stages->tied_count; i++)
         bytes += stages->tied[i].tie.trainable ? stages->tied[i].tie.elements * 4 : 0;
     bytes += stages->tied_bytes > 0 ? headers : 0;

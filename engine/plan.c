@@ -85,10 +85,13 @@ static void add_kept(int64_t *sum, bool shared, int64_t bytes)
     *sum = shared ? dsc_max_i64(*sum, aligned(bytes)) : *sum + aligned(bytes);
 }
 
-/* Inputs of all lanes, gradients of inputs, and two of tied parameters, one of them on its way. */
+/* Inputs of all lanes, gradients of inputs with loads of experts, and two gradients of tied parameters, one of them on
+ * its way. */
 static int64_t stage_bytes(const dsc_plan_options *o, const dsc_plan *plan)
 {
-    return (plan->lanes + o->stage.slots) * aligned(o->stage.in_bytes) + 2 * o->stage.tied_bytes;
+    const int64_t inputs = (plan->lanes + o->stage.slots) * aligned(o->stage.in_bytes);
+    const int64_t records = o->stage.in_bytes > 0 ? o->stage.slots * o->stage.record_bytes : 0;
+    return inputs + records + 2 * o->stage.tied_bytes;
 }
 
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
@@ -342,11 +345,11 @@ typedef struct work_sizes {
 
 static void size_buffers(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
 {
-    const dsc_buffer_sizes sizes = dsc_buffer_sizes_of(o->model);
+    const dsc_buffer_sizes sizes = dsc_buffer_sizes_of(o->whole);
     DSC_ASSERT(sizes.values <= DSC_BUFFERS_ELEMENTS_MAX + sizes.count * DSC_BUFFER_ALIGN);
     out->values = sizes.values * 4;
     out->values_mirror = dsc_device_host_visible(o->device) ? 0 : out->values;
-    out->statistics = plan->micro_batch_group * sizes.statistics * 4;
+    out->statistics = plan->lanes * sizes.statistics * 4;
     out->statistics_own = o->config->micro_steps_most * sizes.statistics * 4;
     out->statistics_all = o->world_size * out->statistics_own;
     out->buffers = sizes.count;
@@ -378,7 +381,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .ranks = o->world_size,
         .samples = o->config->train_micro_batch_size_per_gpu,
         .step_samples = o->config->micro_steps_most * o->config->train_micro_batch_size_per_gpu,
-        .records = plan->micro_batch_group * records_bytes(o),
+        .records = plan->lanes * records_bytes(o),
         .records_mirror = apart ? plan->loss_slots * records_bytes(o) : 0,
         .router_stats = dsc_model_router_stats(o->model, o->config->micro_steps_most),
         .expert_loads = (int64_t)o->model->experts.routers * o->model->experts.experts,
@@ -423,7 +426,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->grad, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->fp8_is_cast, DSC_TAG_CONTROL, host, s.all_params * (int64_t)sizeof(bool), DSC_NEED_SMALL },
         { &w->fp8_gathered, DSC_TAG_CONTROL, host, s.all_params * (int64_t)sizeof(void *), DSC_NEED_SMALL },
-        { &w->fp8_kept, DSC_TAG_CONTROL, host, s.micro_batch_group * s.all_params * (int64_t)sizeof(dsc_fp8_matrix),
+        { &w->fp8_kept, DSC_TAG_CONTROL, host, s.lanes * s.all_params * (int64_t)sizeof(dsc_fp8_matrix),
           DSC_NEED_SMALL },
         { &w->step_stats, DSC_TAG_CONTROL, host, s.stats * number, DSC_NEED_ARRAY },
         { &w->step_stat_count, DSC_TAG_CONTROL, host, s.stats * s.ranks * number, DSC_NEED_ARRAY },

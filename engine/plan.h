@@ -63,12 +63,14 @@ typedef struct dsc_plan_stage {
     int32_t lanes;      /* micro-batches between forward and backward */
     int32_t slots;      /* gradients of inputs */
     int64_t in_bytes;   /* of the input of a micro-batch, from the stage before */
-    int64_t tied_bytes; /* gradients of a micro-batch for tied parameters of another stage */
+    int64_t record_bytes; /* loads of experts of a micro-batch, which travel with gradients */
+    int64_t tied_bytes;   /* gradients of a micro-batch for tied parameters of another stage */
 } dsc_plan_stage;
 
 typedef struct dsc_plan_options {
     dsc_alloc *alloc;
-    const dsc_model *model;
+    const dsc_model *model;         /* this rank's modules */
+    const dsc_model *whole;         /* those of all stages */
     const dsc_truncated_model *cut; /* [cut_count] */
     int32_t cut_count;
     const dsc_config *config; /* resolved */

@@ -29,10 +29,12 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
     if (dsc_stages_are_used(stages))
         stage = (dsc_plan_stage) { .lanes = dsc_stage_lanes(&stages->shape),
                                    .slots = stages->slots,
-                                   .in_bytes = stages->in_bytes,
+                                   .in_bytes = stages->sizes.in_bytes,
+                                   .record_bytes = stages->record_bytes,
                                    .tied_bytes = stages->tied_bytes };
     *out = (dsc_plan_options) { .alloc = engine->alloc,
                                 .model = engine->model,
+                                .whole = dsc_stages_whole_model(engine),
                                 .cut = engine->models.cut,
                                 .cut_count = engine->models.cut_count,
                                 .config = &engine->config,

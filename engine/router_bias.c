@@ -82,17 +82,21 @@ static dsc_status move_bias(dsc_engine *engine, int32_t tensor, const int64_t *l
     return dsc_zero_add_to_master(engine->zero, tensor, delta, err);
 }
 
+/* In the order of routers, which are those of all stages; a stage has its own ones. */
 dsc_status dsc_engine_move_biases(dsc_engine *engine, dsc_error *err)
 {
-    const dsc_model *model = engine->model;
+    const dsc_model *whole = dsc_stages_whole_model(engine);
+    const int32_t first = engine->stages.own.first;
+    const int32_t end = first + (dsc_stages_are_used(&engine->stages) ? engine->stages.own.count : whole->module_count);
     const int64_t *load = engine->work.expert_load;
     if (!biases_move(engine))
         return DSC_OK;
-    for (int32_t m = 0; m < model->module_count; m++)
-        for (int32_t p = 0; p < model->modules[m].param_count; p++)
-            if (dsc_name_is_router_bias(model->modules[m].params[p].name)) {
-                DSC_TRY(move_bias(engine, tensor_of(engine, m, p), load, err));
-                load += model->experts.experts;
+    for (int32_t m = 0; m < end; m++)
+        for (int32_t p = 0; p < whole->modules[m].param_count; p++)
+            if (dsc_name_is_router_bias(whole->modules[m].params[p].name)) {
+                if (m >= first)
+                    DSC_TRY(move_bias(engine, tensor_of(engine, m - first, p), load, err));
+                load += whole->experts.experts;
             }
     return DSC_OK;
 }

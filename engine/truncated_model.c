@@ -130,7 +130,7 @@ double dsc_engine_step_flops(const dsc_engine *engine, int64_t step)
     const int32_t cut = dsc_engine_cut_of(engine, dsc_engine_length(engine, step));
     const double all = (double)engine->quota.now.total;
     if (dsc_stages_are_used(&engine->stages))
-        return all * engine->stages.flops;
+        return all * dsc_stages_sizes_of(engine, dsc_engine_length(engine, step))->flops;
     return all * (cut < 0 ? engine->plan.flops_per_micro_batch
                           : dsc_plan_flops(config, engine->model,
                                            &engine->plan.shorter[cut * engine->model->module_count]));

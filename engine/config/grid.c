@@ -54,9 +54,6 @@ static bool with_packed_params(const dsc_config *c)
 }
 static bool with_packed_gradients(const dsc_config *c) { return c->zero.quantized_gradients; }
 static bool with_compression(const dsc_config *c) { return c->own.compression != DSC_QUANT_NONE; }
-static bool with_fp8(const dsc_config *c) { return c->own.fp8.enabled; }
-static bool with_quantize(const dsc_config *c) { return c->own.quantize.enabled; }
-static bool with_curriculum(const dsc_config *c) { return c->curriculum.enabled; }
 static bool with_outputs(const dsc_config *c) { return c->own.outputs_on_host; }
 static bool with_graphs(const dsc_config *c) { return c->own.cuda_graphs; }
 static bool with_elasticity(const dsc_config *c) { return c->unresolved.elastic.enabled; }
@@ -74,9 +71,6 @@ static const struct {
     { with_packed_params, "zero_optimization.zero_quantized_weights" },
     { with_packed_gradients, "zero_optimization.zero_quantized_gradients" },
     { with_compression, "dsc.gradient_compression" },
-    { with_fp8, "dsc.fp8" },
-    { with_quantize, "dsc.quantize_base" },
-    { with_curriculum, "curriculum_learning" },
     { with_outputs, "activation_checkpointing.cpu_checkpointing" },
     { with_graphs, "dsc.cuda_graphs" },
     { with_elasticity, "elasticity" },

@@ -100,6 +100,22 @@ static void values_are_folded_in_the_order_of_micro_batches(void **state)
         }
 }
 
+/* Every rank has the values of all stages. */
+static void stages_fold_their_own(void **state)
+{
+    static const int32_t pipeline[] = { 2, 4, 2 }, world[] = { 2, 4, 4 };
+    run_result first;
+    char own[128];
+    run_as((variant) { .world = 1 }, NULL, &first);
+    for (size_t g = 0; g < DSC_COUNT(pipeline); g++)
+        for (int32_t stage = 0; stage <= 3; stage++) {
+            snprintf(own, sizeof own,
+                     ", \"recompute\": \"%s\", \"micro_batches_together\": %d, \"grid\": {\"pipeline\": %d}",
+                     stage % 2 == 0 ? "none" : "full", 1 + stage / 2, (int)pipeline[g]);
+            expect_run((variant) { .world = world[g], .stage = stage, .own = own }, &first);
+        }
+}
+
 /* ---- what else runs a forward ---- */
 
 static dsc_status evaluate(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
@@ -275,6 +291,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_folded_in_the_order_of_micro_batches),
+        cmocka_unit_test(stages_fold_their_own),
         cmocka_unit_test(evaluation_reads_values_and_folds_nothing),
         cmocka_unit_test(frozen_parameters_change_nothing),
         cmocka_unit_test(buffers_of_frozen_norms_stay),

@@ -54,6 +54,32 @@ static void stages_and_places_of_weights_give_the_same_bits(void **state)
     }
 }
 
+/* Which matrices have one scale follows from the whole model. Inputs are kept for each micro-batch on its way. */
+static void pipelines_give_the_same_bits(void **state)
+{
+    static const char *const own[] = { FP8 "}, \"grid\": {\"pipeline\": 2}",
+                                       FP8 ", \"inputs\": \"kept\"}, \"grid\": {\"pipeline\": 2}",
+                                       FP8 ", \"weights\": \"kept\"}, \"grid\": {\"pipeline\": 4}" };
+    static const int32_t pipeline[] = { 2, 2, 4 };
+    for (int i = 0; i < MODELS; i++) {
+        dsc_model *model = model_of(i);
+        for (int32_t data = 1; data <= 2; data++) {
+            run_result first, other;
+            run_at(model, data, 0, FP8 "}", &first);
+            for (int32_t stage = 0; stage <= 3; stage++) {
+                const int way = (stage + i) % 3;
+                if (pipeline[way] <= model->module_count)
+                    run_at(model, data * pipeline[way], stage, own[way], &other);
+                else
+                    run_at(model, data * 2, stage, own[0], &other);
+                run_expect_same(&first, &other);
+                assert_true(other.tracked_peak <= other.planned);
+            }
+        }
+        dsc_model_close(&model);
+    }
+}
+
 /* Blocks follow from the sizes of matrices alone. Stage 3 gathers their weights in bf16. */
 static void scales_of_blocks_give_the_same_bits(void **state)
 {
@@ -232,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_and_places_of_weights_give_the_same_bits),
+        cmocka_unit_test(pipelines_give_the_same_bits),
         cmocka_unit_test(scales_of_blocks_give_the_same_bits),
         cmocka_unit_test(losses_are_near_those_of_bf16),
         cmocka_unit_test(kept_inputs_are_a_level_of_memory),

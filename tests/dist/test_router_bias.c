@@ -218,6 +218,15 @@ static void bits_are_equal_everywhere(void **state)
                 &other);
             run_expect_same(&first, &other);
         }
+        for (int32_t stage = 0; stage <= 3;
+             stage++) { /* a stage of a pipeline has the routers' biases of its modules */
+            run((variant) { .world = 2 + stage % 2 * 2,
+                            .stage = stage,
+                            .precision = precisions[p],
+                            .own = stage < 3 ? ", \"grid\": {\"pipeline\": 2}" : ", \"grid\": {\"pipeline\": 4}" },
+                &other);
+            run_expect_same(&first, &other);
+        }
     }
 }
 

@@ -108,12 +108,17 @@ static void cut_samples_are_short_ones(void **state)
 
 static void the_bits_are_the_same_everywhere(void **state)
 {
-    static const struct { int32_t world, stage, accumulation; const char *zero, *own; } ways[] = {
+    static const struct { int32_t world, stage, accumulation; const char *zero, *own;
+    } ways[] = {
         { 2, 0, 3, "", "" },
         { 3, 2, 2, "", ", \"recompute\": \"full\"" },
         { 1, 3, 6, ", \"overlap_comm\": true", "" },
-        { 2, 3, 3, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
-                   " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", "" },
+        { 2, 3, 3,
+          ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
+          " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
+          "" },
+        { 2, 1, 6, "", ", \"grid\": {\"pipeline\": 2}" },
+        { 4, 3, 3, "", ", \"grid\": {\"pipeline\": 2}, \"recompute\": \"full\"" },
     };
     run_result first, other;
     for (size_t i = 0; i < DSC_COUNT(ways); i++) {
