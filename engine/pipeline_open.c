@@ -156,6 +156,8 @@ static dsc_status find_ties(dsc_engine *engine, dsc_error *err)
                             .order = engine->config.own.grid.order,
                             .tied_owner = stages->trains_tied ? stages->tied_owner : -1 };
     stages->slots = dsc_stage_slots(&stages->shape);
+    if (stages->tied_count > 0 && engine->config.zero.offload_param == DSC_OFFLOAD_NVME)
+        return refuse(engine, "zero_optimization.offload_param in files and a table that two of them share", err);
     return DSC_OK;
 }
 

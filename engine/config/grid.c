@@ -44,18 +44,15 @@ static dsc_status fill_partition(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
-static bool with_offload(const dsc_config *c) { return c->zero.offload_optimizer != DSC_OFFLOAD_NONE; }
-static bool with_param_offload(const dsc_config *c) { return c->zero.offload_param != DSC_OFFLOAD_NONE; }
 static bool with_hpz(const dsc_config *c) { return c->zero.hpz_partition_size > 1; }
 static bool with_mics(const dsc_config *c) { return c->zero.mics_shard_size > 0; }
+static bool with_outputs(const dsc_config *c) { return c->own.outputs_on_host; }
+static bool with_graphs(const dsc_config *c) { return c->own.cuda_graphs; }
 static bool with_packed_params(const dsc_config *c)
 {
     return c->zero.quantized_weights || c->zero.quantized_frozen_weights;
 }
-static bool with_packed_gradients(const dsc_config *c) { return c->zero.quantized_gradients; }
-static bool with_compression(const dsc_config *c) { return c->own.compression != DSC_QUANT_NONE; }
-static bool with_outputs(const dsc_config *c) { return c->own.outputs_on_host; }
-static bool with_graphs(const dsc_config *c) { return c->own.cuda_graphs; }
+static bool with_early_updates(const dsc_config *c) { return c->own.early_update; }
 static bool with_elasticity(const dsc_config *c) { return c->unresolved.elastic.enabled; }
 static bool with_quota(const dsc_config *c) { return c->own.quota.kind != DSC_QUOTA_ABSENT; }
 
@@ -64,15 +61,12 @@ static const struct {
     bool (*is_set)(const dsc_config *c);
     const char *key;
 } unsupported[] = {
-    { with_offload, "zero_optimization.offload_optimizer" },
-    { with_param_offload, "zero_optimization.offload_param" },
     { with_hpz, "zero_optimization.zero_hpz_partition_size" },
     { with_mics, "zero_optimization.mics_shard_size" },
-    { with_packed_params, "zero_optimization.zero_quantized_weights" },
-    { with_packed_gradients, "zero_optimization.zero_quantized_gradients" },
-    { with_compression, "dsc.gradient_compression" },
     { with_outputs, "activation_checkpointing.cpu_checkpointing" },
     { with_graphs, "dsc.cuda_graphs" },
+    { with_packed_params, "zero_optimization.zero_quantized_weights" },
+    { with_early_updates, "dsc.early_update" },
     { with_elasticity, "elasticity" },
     { with_quota, "dsc.quota" },
 };

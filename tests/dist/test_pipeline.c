@@ -424,16 +424,15 @@ static void sizes_and_features_that_do_not_work_are_refused(void **state)
         { 5, "", ", \"grid\": {\"pipeline\": 5}", "use at most 4 stages" },
         { 2, "", ", \"grid\": {\"pipeline\": 2, \"tensor\": 2}", "dsc.grid.tensor" },
         { 2, ", \"pipeline\": {\"stages\": 2, \"partition\": \"type:block\"}", "", "best, uniform and parameters" },
-        { 2, ", \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}", two,
-          "zero_optimization.offload_optimizer" },
-        { 2, ", \"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}}", two,
-          "zero_optimization.offload_param" },
-        { 4, ", \"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 1}", two, "mics_shard_size" },
-        { 4, ", \"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 2}", two, "hpz_partition_size" },
+        { 2,
+          ", \"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}}",
+          two, "zero_optimization.offload_param in files and a table that two of them share" },
         { 2, ", \"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": true}", two,
           "zero_quantized_weights" },
-        { 2, ", \"zero_optimization\": {\"stage\": 2, \"zero_quantized_gradients\": true}", two,
-          "zero_quantized_gradients" },
+        { 2, ", \"zero_optimization\": {\"stage\": 2}", ", \"early_update\": true, \"grid\": {\"pipeline\": 2}",
+          "dsc.early_update" },
+        { 4, ", \"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 1}", two, "mics_shard_size" },
+        { 4, ", \"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 2}", two, "hpz_partition_size" },
     };
     dsc_model *model = tiny_gpt_open(&(tiny_gpt) { 61, 16, 4, 2 });
     for (size_t i = 0; i < DSC_COUNT(rows); i++)

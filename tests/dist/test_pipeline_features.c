@@ -24,9 +24,9 @@ typedef struct grid {
 } grid;
 static const grid grids[] = { { 2, 1 }, { 2, 2 }, { 4, 1 } };
 
-/* A run's members of the config and of "dsc"; the last two begin with a comma, or are empty. */
+/* A run's optimizer, and members of the config, of "dsc" and of "zero_optimization", from a comma on or empty. */
 typedef struct feature {
-    const char *optimizer, *members, *own;
+    const char *optimizer, *members, *own, *zero;
 } feature;
 
 #define ADAMW "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.003, \"weight_decay\": 0.1}}"
@@ -38,10 +38,10 @@ static void run(const dsc_model *model, const feature *f, grid g, int32_t stage,
     run_options options = *base;
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, \"optimizer\": %s,"
-             " \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s}%s,"
+             " \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s%s}%s,"
              " \"dsc\": {\"threads\": 1, \"device\": \"cpu\", \"comm_timeout_s\": 60, \"grid\": {\"pipeline\": %d}%s}}",
-             MICRO_BATCH, PARTS / (int)g.data, f->optimizer, (int)stage, stage % 2 == 1 ? "true" : "false", f->members,
-             (int)g.pipeline, f->own);
+             MICRO_BATCH, PARTS / (int)g.data, f->optimizer, (int)stage, stage % 2 == 1 ? "true" : "false", f->zero,
+             f->members, (int)g.pipeline, f->own);
     options.steps = options.steps != 0 ? options.steps : TINY_STEPS;
     run_model(model, tiny_gpt_data(model, 1 << 20), g.pipeline * g.data, config, &options, out);
     if (out->status != DSC_OK)
@@ -105,7 +105,7 @@ static void optimizers_have_the_bits_of_one_stage(void **state)
     };
     dsc_model *model = tiny_model_open(tiny_models[0].config, NULL);
     for (size_t i = 0; i < DSC_COUNT(rows); i++) {
-        const feature f = { rows[i].text, "", "" };
+        const feature f = { rows[i].text, "", "", "" };
         expect_bits_of_one_stage(model, &f, 0, rows[i].last);
         expect_saves_of_one_stage(model, &f, rows[i].last);
     }
@@ -118,7 +118,7 @@ static void groups_of_parameters_are_of_all_stages(void **state)
     static const char groups[] = ", \"param_groups\": [{\"params\": [\"model.layers.0.*\"], \"lr_scale\": 0.1},"
                                  " {\"params\": [\"*norm*\"], \"weight_decay\": 0.5}]";
     dsc_model *model = tiny_model_open(tiny_models[0].config, NULL);
-    expect_bits_of_one_stage(model, &(feature) { ADAMW, "", groups }, 1, 3);
+    expect_bits_of_one_stage(model, &(feature) { ADAMW, "", groups, "" }, 1, 3);
     dsc_model_close(&model);
 }
 
@@ -131,14 +131,14 @@ static void stages_without_trained_parameters(void **state)
                                           ", \"freeze\": [\"*embed*\", \"model.layers.*\"]" };
     dsc_model *model = tiny_model_open(tiny_models[1].config, NULL);
     for (size_t i = 0; i < DSC_COUNT(frozen); i++) {
-        const feature f = { ADAMW, "", frozen[i] };
+        const feature f = { ADAMW, "", frozen[i], "" };
         expect_bits_of_one_stage(model, &f, 0, 3);
         expect_saves_of_one_stage(model, &f, 3);
     }
     dsc_model_close(&model);
     model = tiny_model_open(tiny_models[0].config, &tiny_lora);
-    expect_bits_of_one_stage(model, &(feature) { ADAMW, "", "" }, 0, 3);
-    expect_saves_of_one_stage(model, &(feature) { ADAMW, "", "" }, 2);
+    expect_bits_of_one_stage(model, &(feature) { ADAMW, "", "", "" }, 0, 3);
+    expect_saves_of_one_stage(model, &(feature) { ADAMW, "", "", "" }, 2);
     dsc_model_close(&model);
 }
 
@@ -159,7 +159,7 @@ static dsc_status evaluate_and_go_on(dsc_engine *engine, int32_t rank, void *use
 
 static void averages_are_those_of_one_stage(void **state)
 {
-    static const feature f = { ADAMW, "", ", \"ema\": {\"decay\": 0.5}" };
+    static const feature f = { ADAMW, "", ", \"ema\": {\"decay\": 0.5}", "" };
     dsc_model *model = tiny_model_open(tiny_models[0].config, NULL);
     expect_bits_of_one_stage(model, &f, 0, 3);
     expect_saves_of_one_stage(model, &f, 2);
@@ -176,11 +176,61 @@ static void averages_are_those_of_one_stage(void **state)
     dsc_model_close(&model);
 }
 
+/* ---- states in host memory and files, packed transfers ---- */
+
+static void offloaded_states_have_the_bits_of_one_stage(void **state)
+{
+    static const char *const rows[] = {
+        ", \"offload_optimizer\": {\"device\": \"cpu\"}",
+        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
+        ", \"offload_param\": {\"device\": \"cpu\"}",
+        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}, \"offload_param\": {\"device\":"
+        " \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}, \"stage3_param_persistence_threshold\": 0",
+    };
+    char dir[] = "/tmp/dsc-pipeline-XXXXXX";
+    dsc_model *models[] = { tiny_model_open(tiny_models[1].config, NULL),
+                            tiny_model_open(tiny_models[0].config, NULL) };
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < DSC_COUNT(rows); i++)
+        for (size_t m = 0; m < (i < 3 ? 2 : 1); m++) { /* a tied table is not in files */
+            char zero[512];
+            snprintf(zero, sizeof zero, rows[i], dir, dir);
+            const feature f = { ADAMW, "", m == 0 ? "" : ", \"micro_batches_together\": 2", zero };
+            if (i < 2)
+                expect_bits_of_one_stage(models[m], &f, 1, 2);
+            else
+                expect_bits_of_one_stage(models[m], &f, 3, 3);
+            expect_saves_of_one_stage(models[m], &f, i < 2 ? 2 : 3);
+        }
+    for (size_t m = 0; m < DSC_COUNT(models); m++)
+        dsc_model_close(&models[m]);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+/* Of the data ranks of a stage. */
+static void packed_transfers_have_the_bits_of_one_stage(void **state)
+{
+    static const struct {
+        const char *own, *zero;
+        int32_t first, last;
+    } rows[] = {
+        { ", \"gradient_compression\": \"int8\"", "", 0, 2 },
+        { "", ", \"zero_quantized_gradients\": true", 2, 3 },
+    };
+    dsc_model *model = tiny_model_open(tiny_models[0].config, NULL);
+    for (size_t i = 0; i < DSC_COUNT(rows); i++) {
+        const feature f = { ADAMW, "", rows[i].own, rows[i].zero };
+        expect_bits_of_one_stage(model, &f, rows[i].first, rows[i].last);
+        expect_saves_of_one_stage(model, &f, rows[i].last);
+    }
+    dsc_model_close(&model);
+}
+
 /* ---- saves of nodes, traces ---- */
 
 static void parts_of_nodes_are_saved(void **state)
 {
-    static const feature f = { ADAMW, ", \"checkpoint\": {\"use_node_local_storage\": true}", "" };
+    static const feature f = { ADAMW, ", \"checkpoint\": {\"use_node_local_storage\": true}", "", "" };
     dsc_model *model = tiny_model_open(tiny_models[0].config, NULL);
     expect_saves_of_one_stage(model, &f, 2);
     dsc_model_close(&model);
@@ -197,7 +247,7 @@ static void a_trace_has_all_stages(void **state)
     assert_true(fd >= 0);
     close(fd);
     snprintf(own, sizeof own, ", \"trace\": \"%s\"", path);
-    run(model, &(feature) { ADAMW, "", own }, (grid) { 2, 1 }, 1, &(run_options) { 0 }, &out);
+    run(model, &(feature) { ADAMW, "", own, "" }, (grid) { 2, 1 }, 1, &(run_options) { 0 }, &out);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     while ((line = fgets(text, sizeof text, file)) != NULL)
@@ -221,6 +271,8 @@ int main(void)
         cmocka_unit_test(groups_of_parameters_are_of_all_stages),
         cmocka_unit_test(stages_without_trained_parameters),
         cmocka_unit_test(averages_are_those_of_one_stage),
+        cmocka_unit_test(offloaded_states_have_the_bits_of_one_stage),
+        cmocka_unit_test(packed_transfers_have_the_bits_of_one_stage),
         cmocka_unit_test(parts_of_nodes_are_saved),
         cmocka_unit_test(a_trace_has_all_stages),
     };
