@@ -9,6 +9,7 @@
 
 #include "base/formats/json.h"
 #include "base/formats/yaml.h"
+#include "engine/carried.h"
 #include "engine/device.h"
 #include "engine/fp8.h"
 #include "engine/init_values.h"
@@ -328,7 +329,9 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     if (engine->plan_only) /* virtual GPUs have no values */
         return DSC_OK;
     engine->values_due = true;
-    if ((options->flags & DSC_ENGINE_LATE_VALUES) == 0)
+    if ((options->flags & DSC_ENGINE_CARRIED) != 0)
+        DSC_TRY(dsc_engine_load_carried(engine, options->carried, err));
+    else if ((options->flags & DSC_ENGINE_LATE_VALUES) == 0)
         DSC_TRY(dsc_engine_need_values(engine, err));
     dsc_engine_describe(engine);
     return dsc_engine_run_folder(engine, err);

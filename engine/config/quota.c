@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MEASURED_MOST                                                                                                  \
-    4 /* a measured quota is at most so many times the even one: buffers of losses are planned for it */
+#define MEASURED_MOST 4 /* a measured quota is at most 4 times the even one: buffers of losses are planned for it */
 
 static dsc_status fill_list(dsc_config_parse_state *s, const cJSON *list)
 {

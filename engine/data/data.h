@@ -116,9 +116,9 @@ DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples,
 /* How many of the first `count` targets of a checked batch are not masked. */
 int64_t dsc_batch_counted(const dsc_model *model, int64_t count, const void *const *batch_data);
 
-/* This rank's micro-batches, in order, read ahead by one thread into `depth` buffers. Micro-batch k of optimizer step s
- * (from 0 here) is samples s*B + k*M .. + M - 1, with B = K*M. The quota (base/quota.h) has K, and the number k of the
- * rank's micro-batch in each micro-step. */
+/* This rank's micro-batches, in order, read ahead by one thread into `depth` buffers. A step has K micro-batches of M
+ * samples, and the quota (base/quota.h) numbers those of this rank. Micro-batch k of optimizer step s, both from 0, has
+ * the samples from s*K*M + k*M on. */
 typedef struct dsc_reader dsc_reader;
 
 typedef struct dsc_reader_options {

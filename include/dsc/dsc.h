@@ -56,18 +56,22 @@ typedef struct dsc_data_source {
 } dsc_data_source;
 
 enum {
-    DSC_ENGINE_NO_MODEL = 1u, /* ranks and collectives alone; config_path and config_text may be NULL */
+    DSC_ENGINE_NO_MODEL = 1u,  /* ranks and collectives alone; config_path and config_text may be NULL */
     DSC_ENGINE_PLAN_ONLY = 2u, /* stop after planning: the table and the resolved config, nothing allocated */
-    DSC_ENGINE_STRICT = 4u,   /* config warnings are errors */
+    DSC_ENGINE_STRICT = 4u,    /* config warnings are errors */
     /* The thread that opens it makes all calls of this engine. MPI, which one thread calls, then needs none of its own
      * (dsc.comm "mpi", without overlap_comm or nvme). */
     DSC_ENGINE_ONE_THREAD = 8u,
     /* Parameters get their first values not at open but in the first call that needs them, with its errors; where
      * dsc_engine_load comes before, nobody reads or makes them. */
-    DSC_ENGINE_LATE_VALUES = 16u
+    DSC_ENGINE_LATE_VALUES = 16u,
+    /* The states are those that ranks of this world carry from another one (dsc_engine_carry). A rank that joins
+     * carries none. Without new first values and without a checkpoint. */
+    DSC_ENGINE_CARRIED = 32u
 };
 
 struct dsc_io;
+typedef struct dsc_carried dsc_carried; /* see "Ranks that leave and join" */
 typedef struct dsc_engine_options {
     uint32_t struct_bytes;
     uint32_t flags;
@@ -96,11 +100,13 @@ typedef struct dsc_engine_options {
     /* Test hook: faults and logs of this rank's file operations (base/io.h), copied; what it points at is borrowed
      * until close. NULL: none. */
     const struct dsc_io *io;
+    /* With DSC_ENGINE_CARRIED: what this rank carries, borrowed until open returns; NULL: nothing. */
+    const dsc_carried *carried;
 } dsc_engine_options;
 #define DSC_ENGINE_OPTIONS_INIT                                                                                        \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_engine_options), 0, NULL, NULL, NULL, 0, NULL, { NULL, NULL, 0 }, NULL, 0, 0,             \
-            { NULL, NULL }, 0, 0, 0xffffffffu, NULL, NULL, 0, 0, NULL                                                  \
+            { NULL, NULL }, 0, 0, 0xffffffffu, NULL, NULL, 0, 0, NULL, NULL                                            \
     }
 
 /* Collective. *out is owned by the caller (dsc_engine_close). On failure *out is NULL, nothing stays allocated and
@@ -233,6 +239,20 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_save_check(dsc_engine *engine, const 
 /* Collective. DIR (its `latest`), DIR/best or DIR/step-N; verified before anything of the engine changes. An engine
  * whose config named it ("dsc".load) has taken its algorithms of matrix products at open instead of measuring them. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err);
+
+/* ---- Ranks that leave and join ----------------------------------------------------------------------------------- */
+
+/* Collective, at a step boundary. Copies this rank's states and the progress of the run to host memory, and closes the
+ * engine. Then each rank opens an engine of another world with DSC_ENGINE_CARRIED and what it carries. The new engines
+ * move the states to their owners, and the run continues with the next step. With "dsc".quota the batch is the same,
+ * and with "dsc".reproducible "world_size" so are the bits.
+ * stays[rank of this world]: false for a rank that leaves. The states of a leaving rank go to one that stays, and the
+ * leaving rank gets *out = NULL. `stays` is equal on all ranks; NULL: all stay. On failure the engine stays open, and
+ * *out is NULL. *out is owned by the caller, and stays valid if an open with it fails. Features whose states do not
+ * move are refused by name: pipeline stages, MiCS, optimizers that exchange signs, preference pairs. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_carry(dsc_engine **engine, const bool *stays, dsc_carried **out,
+                                                 dsc_error *err);
+DSC_API void dsc_carried_close(dsc_carried **carried); /* safe on NULL */
 
 /* ---- Ranks and collectives for the host program -------------------------------------------------------------------
  */

@@ -155,7 +155,7 @@ static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module
     if (group.tensor_count == 0)
         return;
     group.elements = end;
-    group.slice = dsc_align_up(dsc_div_ceil(end, layout->world_size), DSC_LAYOUT_SLICE_ALIGN);
+    group.slice = dsc_layout_slice(end, layout->world_size);
     group.padded = group.slice * layout->world_size;
     DSC_ASSERT(group.elements <= group.padded);
     DSC_ASSERT(group.first_tensor + group.tensor_count == layout->tensor_count);

@@ -106,6 +106,13 @@ static inline int64_t dsc_layout_cols(const dsc_layout_tensor *tensor)
     return tensor->count / tensor->spec->dim[0];
 }
 
+/* Elements of each rank's slice of a group. */
+static inline int64_t dsc_layout_slice(int64_t elements, int32_t world_size)
+{
+    DSC_ASSERT(world_size >= 1);
+    return dsc_align_up(dsc_div_ceil(elements, world_size), DSC_LAYOUT_SLICE_ALIGN);
+}
+
 /* Bytes of a slice of a packed group: whole units, and then up to the alignment of what follows. */
 #define DSC_LAYOUT_PACKED_ALIGN 256
 static inline int64_t dsc_layout_packed_bytes(const dsc_layout_group *group)

@@ -1,0 +1,365 @@
+/* carried.c - see carried.h. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/carried.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/device.h"
+#include "engine/internal.h"
+
+#define PARTS_OF_GROUP 8 /* at most: master weights, three moments, their absmax, averages */
+
+/* ---- parts ---- */
+
+static int64_t slice_of(const dsc_layout_group *group, int32_t world_size)
+{
+    return dsc_layout_slice(group->elements, world_size);
+}
+
+/* The parts of a group, in order; their number. */
+static int parts_of(const dsc_engine *engine, int32_t g, int32_t world_size, dsc_state_part out[PARTS_OF_GROUP])
+{
+    const dsc_layout_group *group = &engine->layout.group[g];
+    const dsc_recipe recipe = dsc_layout_recipe(&engine->layout, g, engine->config.optimizer.recipe);
+    const int moments = dsc_recipes[recipe].state_count;
+    const int64_t slice = slice_of(group, world_size);
+    const dsc_state_part part = { .group = g,
+                                  .elements = dsc_align_up(group->elements, DSC_LAYOUT_SLICE_ALIGN),
+                                  .slice = slice,
+                                  .unit = 1,
+                                  .unit_bytes = 4 };
+    int count = 0;
+    if (group->packed != DSC_NF4_NONE) /* the model's, and never change */
+        return 0;
+    const dsc_plane first = group->trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
+    const dsc_plane end = group->trainable ? (dsc_plane)(DSC_PLANE_MOMENT1 + moments) : DSC_PLANE_MASTER;
+    for (dsc_plane plane = first; plane < end; plane++) {
+        out[count] = part;
+        out[count].plane = plane;
+        out[count++].unit_bytes = (int64_t)dsc_dtype_bytes(dsc_zero_dtype(engine->zero, plane));
+    }
+    for (int k = 0; k < moments && group->trainable && engine->config.own.moments == DSC_U8; k++) {
+        out[count] = part;
+        out[count].plane = (dsc_plane)(DSC_PLANE_MOMENT1 + k);
+        out[count].is_absmax = true;
+        out[count++].unit = DSC_Q8_BLOCK;
+    }
+    if (group->trainable && dsc_zero_average(engine->zero, g, 0) != NULL) {
+        out[count] = part;
+        out[count++].is_average = true;
+    }
+    DSC_ASSERT(count <= PARTS_OF_GROUP);
+    return count;
+}
+
+static int64_t part_bytes(const dsc_state_part *part) { return part->slice / part->unit * part->unit_bytes; }
+
+bool dsc_state_part_get(const dsc_engine *engine, int32_t world_size, int32_t index, dsc_state_part *out)
+{
+    dsc_state_part parts[PARTS_OF_GROUP];
+    int64_t at = 0;
+    for (int32_t g = 0; g < engine->layout.group_count; g++) {
+        const int count = parts_of(engine, g, world_size, parts);
+        for (int i = 0; i < count; i++, index--) {
+            *out = parts[i];
+            out->at = at;
+            at += part_bytes(out);
+            if (index == 0)
+                return true;
+        }
+    }
+    *out = (dsc_state_part) { .at = at };
+    return false;
+}
+
+int64_t dsc_state_slice_bytes(const dsc_engine *engine, int32_t world_size)
+{
+    dsc_state_part end;
+    const bool found = dsc_state_part_get(engine, world_size, INT32_MAX, &end);
+    DSC_ASSERT(!found);
+    return end.at;
+}
+
+dsc_status dsc_state_part_view(const dsc_engine *engine, const dsc_state_part *part, int64_t first, int64_t *count,
+                               bool write, void **ptr, dsc_error *err)
+{
+    DSC_ASSERT(first % part->unit == 0 && first + *count <= engine->layout.group[part->group].slice);
+    if (part->is_average)
+        *ptr = dsc_zero_average(engine->zero, part->group, first);
+    else if (part->is_absmax)
+        *ptr = dsc_zero_absmax(engine->zero, part->group, (int32_t)(part->plane - DSC_PLANE_MOMENT1), first);
+    else
+        return dsc_zero_view(engine->zero, part->group, part->plane, first, count, write, ptr, err);
+    return DSC_OK;
+}
+
+/* ---- values that all ranks have alike ---- */
+
+static bool has_factors(const dsc_engine *engine, int32_t t)
+{
+    const int32_t g = engine->layout.tensor[t].group;
+    const dsc_recipe recipe = dsc_layout_recipe(&engine->layout, g, engine->config.optimizer.recipe);
+    return engine->layout.group[g].trainable && (dsc_recipes[recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
+}
+
+/* Copies one range to `memory`, or from it, or only counts its bytes. */
+typedef struct shared_walk {
+    char *to;
+    const char *from;
+    int64_t bytes;
+} shared_walk;
+
+static void pass_shared(shared_walk *w, void *value, int64_t bytes)
+{
+    if (w->to != NULL)
+        memcpy(w->to + w->bytes, value, (size_t)bytes);
+    if (w->from != NULL)
+        memcpy(value, w->from + w->bytes, (size_t)bytes);
+    w->bytes += bytes;
+}
+
+static void walk_shared(dsc_engine *engine, shared_walk *w)
+{
+    for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+        if (!has_factors(engine, t))
+            continue;
+        pass_shared(w, dsc_zero_adafactor_factors(engine->zero, t, false), dsc_layout_rows(tensor) * 4);
+        pass_shared(w, dsc_zero_adafactor_factors(engine->zero, t, true), dsc_layout_cols(tensor) * 4);
+    }
+    for (int32_t n = 0; n < engine->buffers.count; n++) {
+        const dsc_ckpt_buffer *b = &engine->buffers.stored[n];
+        pass_shared(w, b->value, b->spec->kind == DSC_BUFFER_STEPS ? 8 : b->spec->count * 4);
+    }
+    pass_shared(w, &engine->saves.resumed_step, (int64_t)sizeof engine->saves.resumed_step);
+    pass_shared(w, engine->saves.resumed_dir, (int64_t)sizeof engine->saves.resumed_dir);
+}
+
+int64_t dsc_state_shared_bytes(dsc_engine *engine)
+{
+    shared_walk w = { .bytes = 0 };
+    walk_shared(engine, &w);
+    return w.bytes;
+}
+
+void dsc_state_get_shared(dsc_engine *engine, char *out)
+{
+    shared_walk w = { .to = out };
+    walk_shared(engine, &w);
+}
+
+void dsc_state_set_shared(dsc_engine *engine, const char *from)
+{
+    shared_walk w = { .from = from };
+    walk_shared(engine, &w);
+}
+
+/* ---- a copy ---- */
+
+static dsc_hash128 identity_of(const dsc_engine *engine)
+{
+    const dsc_layout *layout = &engine->layout;
+    dsc_hash128 hash = { 0 };
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &layout->tensor[t];
+        const int64_t numbers[] = { (int64_t)hash.low, (int64_t)hash.high, tensor->group,
+                                    tensor->offset,    tensor->count,      layout->group[tensor->group].trainable };
+        hash = dsc_xxh3_128(numbers, sizeof numbers, 0);
+        hash = dsc_xxh3_128(tensor->spec->name, strlen(tensor->spec->name), hash.low ^ hash.high);
+    }
+    const int64_t kinds[] = { (int64_t)hash.low,
+                              (int64_t)hash.high,
+                              engine->config.optimizer.recipe,
+                              dsc_engine_dtype(engine),
+                              engine->config.own.moments,
+                              engine->config.own.ema.enabled,
+                              engine->config.seed,
+                              engine->config.train_batch_size };
+    return dsc_xxh3_128(kinds, sizeof kinds, 0);
+}
+
+void dsc_state_header_fill(dsc_engine *engine, dsc_state_header *out)
+{
+    memset(out, 0, sizeof *out); /* it is sent as bytes */
+    out->bytes = dsc_state_slice_bytes(engine, engine->layout.world_size) + dsc_state_shared_bytes(engine);
+    out->step = engine->progress.step;
+    out->update_count = engine->progress.update_count;
+    out->skipped_in_row = engine->progress.skipped_in_row;
+    out->rank = engine->place.rank;
+    out->world_size = engine->place.size;
+    out->loss_scaler = engine->progress.loss_scaler;
+    out->lr_override = engine->progress.lr_override;
+    out->averages = dsc_zero_has_averages(engine->zero);
+    out->identity = identity_of(engine);
+}
+
+static dsc_status copy_part(const dsc_engine *engine, const dsc_state_part *part, char *to, dsc_error *err)
+{
+    for (int64_t first = 0, count; first < part->slice; first += count) {
+        void *from;
+        count = part->slice - first;
+        DSC_TRY(dsc_state_part_view(engine, part, first, &count, false, &from, err));
+        DSC_TRY(dsc_copy(engine->compute, to + first / part->unit * part->unit_bytes, from,
+                         count / part->unit * part->unit_bytes, err));
+        DSC_TRY(dsc_stream_sync(engine->compute, err)); /* the next view may be of the same memory */
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_state_copy_fill(dsc_engine *engine, dsc_state_copy *copy, dsc_error *err)
+{
+    dsc_state_part part;
+    copy->header.bytes = 0; /* until it is whole */
+    for (int32_t i = 0; dsc_state_part_get(engine, engine->layout.world_size, i, &part); i++)
+        DSC_TRY(copy_part(engine, &part, copy->data + part.at, err));
+    dsc_state_get_shared(engine, copy->data + part.at);
+    dsc_state_header_fill(engine, &copy->header);
+    return DSC_OK;
+}
+
+/* ---- from one engine to the next ---- */
+
+static bool with_mics(const dsc_engine *e) { return e->layout.world_size < e->stages.grid.data; }
+static bool with_stages(const dsc_engine *e) { return dsc_stages_are_used(&e->stages); }
+static bool with_signs(const dsc_engine *e) { return dsc_config_compresses_signs(&e->config); }
+static bool with_pairs(const dsc_engine *e) { return dsc_model_prefers(e->model); }
+
+dsc_status dsc_engine_check_carried(const dsc_engine *engine, dsc_error *err)
+{
+    static const struct {
+        bool (*is_used)(const dsc_engine *engine);
+        const char *key;
+    } excluded[] = { { with_stages, "dsc.grid.pipeline" },
+                     { with_mics, "zero_optimization.mics_shard_size" },
+                     { with_signs, "optimizer.type" },
+                     { with_pairs, "dsc.dpo" } };
+    for (size_t i = 0; i < DSC_COUNT(excluded); i++)
+        if (excluded[i].is_used(engine))
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, excluded[i].key,
+                            "its states do not move to another number of ranks within a run in this version; save, and "
+                            "resume from the checkpoint");
+    return DSC_OK;
+}
+
+static dsc_status carried_open(const dsc_engine *engine, dsc_carried **out, dsc_error *err)
+{
+    dsc_alloc *alloc = NULL;
+    *out = NULL;
+    DSC_TRY(dsc_alloc_open(&alloc, err));
+    const dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof **out, out, err);
+    if (status != DSC_OK) {
+        dsc_alloc_close(&alloc);
+        return status;
+    }
+    (*out)->alloc = alloc;
+    return engine->gemm_plans == NULL
+               ? DSC_OK
+               : dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, engine->gemm_plans, &(*out)->gemm_plans, err);
+}
+
+void dsc_carried_close(dsc_carried **carried_ptr)
+{
+    dsc_carried *carried = *carried_ptr;
+    if (carried == NULL)
+        return;
+    dsc_alloc *alloc = carried->alloc;
+    for (int i = 0; i < DSC_STATE_COPIES_MAX; i++)
+        dsc_alloc_free(alloc, carried->copy[i].data);
+    dsc_alloc_free(alloc, carried->gemm_plans);
+    dsc_alloc_free(alloc, carried);
+    dsc_alloc_close(&alloc);
+    *carried_ptr = NULL;
+}
+
+/* The staying rank that takes the copy of a leaving one: leaving ranks are dealt to staying ones in order. */
+static int32_t heir_of(const bool *stays, int32_t size, int32_t rank)
+{
+    int32_t nth = 0, staying = 0;
+    for (int32_t r = 0; r < size; r++)
+        staying += stays[r];
+    for (int32_t r = 0; r < rank; r++)
+        nth += !stays[r];
+    nth %= staying;
+    for (int32_t r = 0; r < size; r++)
+        if (stays[r] && nth-- == 0)
+            return r;
+    DSC_ASSERT(false);
+    return -1;
+}
+
+static dsc_status open_copy(dsc_carried *carried, int index, int64_t bytes, dsc_error *err)
+{
+    if (index >= DSC_STATE_COPIES_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "carry",
+                        "a staying rank would take the states of more than %d leaving "
+                        "ranks; let fewer leave at once",
+                        DSC_STATE_COPIES_MAX - 1);
+    return dsc_alloc_zeroed(carried->alloc, DSC_TAG_CONTROL, bytes, 1, &carried->copy[index].data, err);
+}
+
+/* The header, then the data in pieces. */
+static dsc_status send_copy(const dsc_engine *engine, const dsc_state_copy *copy, int32_t to, dsc_error *err)
+{
+    dsc_comm *const comm = engine->comms.all;
+    DSC_TRY(dsc_comm_send(comm, DSC_CHANNEL_CONTROL, &copy->header, (int64_t)sizeof copy->header, to, NULL, err));
+    return dsc_comm_send(comm, DSC_CHANNEL_CONTROL, copy->data, copy->header.bytes, to, NULL, err);
+}
+
+static dsc_status receive_copy(const dsc_engine *engine, dsc_carried *carried, int index, int32_t from, dsc_error *err)
+{
+    dsc_comm *const comm = engine->comms.all;
+    dsc_state_header header;
+    DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, &header, (int64_t)sizeof header, from, NULL, err));
+    DSC_TRY(open_copy(carried, index, header.bytes, err));
+    DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, carried->copy[index].data, header.bytes, from, NULL, err));
+    carried->copy[index].header = header;
+    return DSC_OK;
+}
+
+/* The copies of leaving ranks to staying ones, in the order of ranks. */
+static dsc_status hand_over(const dsc_engine *engine, const bool *stays, dsc_carried *carried, dsc_error *err)
+{
+    const int32_t size = engine->place.size, rank = engine->place.rank;
+    int taken = 1;
+    for (int32_t r = 0; r < size; r++) {
+        const int32_t heir = stays[r] ? -1 : heir_of(stays, size, r);
+        if (r == rank && heir >= 0)
+            DSC_TRY(send_copy(engine, &carried->copy[0], heir, err));
+        if (rank == heir)
+            DSC_TRY(receive_copy(engine, carried, taken++, r, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status carry(dsc_engine *engine, const bool *stays, dsc_carried **out, dsc_error *err)
+{
+    const int64_t bytes = dsc_state_slice_bytes(engine, engine->layout.world_size) + dsc_state_shared_bytes(engine);
+    DSC_TRY(carried_open(engine, out, err));
+    DSC_TRY(open_copy(*out, 0, bytes, err));
+    DSC_TRY(dsc_state_copy_fill(engine, &(*out)->copy[0], err));
+    return stays != NULL ? hand_over(engine, stays, *out, err) : DSC_OK;
+}
+
+dsc_status dsc_engine_carry(dsc_engine **engine_ptr, const bool *stays, dsc_carried **out, dsc_error *err)
+{
+    dsc_engine *engine = *engine_ptr;
+    int32_t staying = stays == NULL ? engine->place.size : 0;
+    *out = NULL;
+    DSC_TRY(dsc_engine_check_idle(engine, "carry", err));
+    DSC_TRY(dsc_engine_check_carried(engine, err));
+    for (int32_t r = 0; r < engine->place.size && stays != NULL; r++)
+        staying += stays[r];
+    if (staying == 0)
+        return DSC_FAIL(err, DSC_ERR_STATE, "carry", "no rank stays; save, and resume from the checkpoint");
+    if (engine->saves.begun)
+        return DSC_FAIL(err, DSC_ERR_STATE, "carry", "a save is on its way; call dsc_engine_save_wait first");
+    DSC_TRY(dsc_engine_need_values(engine, err));
+    DSC_TRY(dsc_engine_settle(engine, err));
+    const dsc_status status = carry(engine, stays, out, err);
+    const bool leaves = stays != NULL && !stays[engine->place.rank];
+    if (status != DSC_OK || leaves)
+        dsc_carried_close(out);
+    DSC_TRY(dsc_engine_fail(engine, status, err));
+    dsc_engine_close(engine_ptr);
+    return DSC_OK;
+}
