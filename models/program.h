@@ -355,6 +355,7 @@ typedef struct dsc_buffer {
     int16_t value;  /* the one that spans it */
     int16_t anchor; /* backward: the forward buffer that it is, NONE: its own */
     int16_t cache;  /* forward: number of a part of the cache that replaces it where there is one, NONE */
+    bool carried;   /* in front of the module's input, output or their gradients: a carried value */
 } dsc_buffer;
 /* A value's columns in a buffer: `width` of them from `column` on, in rows of `stride`. With `apart` above 0, so many
  * columns after each first one follow further ones. */
@@ -367,6 +368,8 @@ typedef struct dsc_program {
     int64_t tokens;    /* T, rows of a sample in the module's input */
     int32_t positions; /* the batch tensor of tokens' places in their documents; NONE: a sample is one document */
     int16_t input, output, d_output, d_input; /* input: NONE in a first module; d_input: the gradient that leaves */
+    /* Values that pass modules beside input and output, and their gradients; NONE: there are none. */
+    int16_t carried, carried_out, d_carried_out, d_carried;
     int16_t op_count, forward_count, value_count, buffer_count[2], cache_count;
     int32_t param_count, layer_count;
     int16_t record_count; /* of routers */
@@ -399,6 +402,13 @@ void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, in
 void dsc_program_begin_picture(dsc_program *program, int64_t height, int64_t width, int64_t columns);
 /* A first module, which no other one is before: it reads the batch. `tokens`: rows of a sample in its output. */
 void dsc_program_begin_first(dsc_program *program, int64_t tokens);
+/* A second value between modules, beside the one that they work on: sums over parts of a model that follow each other.
+ * `carried`, called once behind begin, is what the module before has handed on, `rows` of each sample. `carry` hands a
+ * value on; with a carried one it has the same shape. In memory it lies in front of the module's input or output. */
+int16_t dsc_program_carried(dsc_program *program, int64_t rows, int64_t columns);
+void dsc_program_carry(dsc_program *program, int16_t value);
+/* Bytes in front of an input or output, by the value that is carried there; NONE: 0. */
+int64_t dsc_program_carried_bytes(const dsc_program *program, int16_t value, int64_t batch, dsc_dtype dtype);
 
 /* An op of a layer or a norm adds the parameters behind those that are there. A declaration adds them ahead of the op,
  * where their order is another one. Texts are the caller's and stay as long as the program. */

@@ -91,6 +91,30 @@ static dsc_status run_tape(dsc_tape *t, dsc_error *err)
     return DSC_OK;
 }
 
+/* The gradient that a value which leaves the module gets from outside. NONE: nothing leaves so, or the program is full.
+ */
+static int16_t begin_gradient(dsc_tape *t, const char *name, int16_t value)
+{
+    if (value == DSC_PROGRAM_NONE)
+        return DSC_PROGRAM_NONE;
+    t->gradient[value] = dsc_program_add_value(t->program, name, &t->program->value[value]);
+    t->full |= t->gradient[value] == DSC_PROGRAM_NONE;
+    return t->gradient[value];
+}
+
+/* The carried value's gradient leaves as a copy: that of the stream is another value's too. */
+static void copy_carried(dsc_tape *t)
+{
+    dsc_program *program = t->program;
+    const dsc_op of = { .kind = DSC_OP_COPY, .name = "d_carried" };
+    const int16_t gradient = t->gradient[program->carried];
+    if (gradient == DSC_PROGRAM_NONE)
+        return;
+    dsc_op *op = dsc_tape_emit(t, DSC_OP_COPY, &of);
+    op->in[0] = gradient;
+    program->d_carried = dsc_tape_emit_value(t, op, 0, program->carried);
+}
+
 dsc_status dsc_program_differentiate(dsc_program *program, dsc_error *err)
 {
     dsc_tape t = { .program = program };
@@ -98,12 +122,12 @@ dsc_status dsc_program_differentiate(dsc_program *program, dsc_error *err)
         t.gradient[i] = DSC_PROGRAM_NONE;
     for (int16_t i = 0; i < DSC_PROGRAM_OPS; i++)
         t.weight_later[i] = DSC_PROGRAM_NONE;
-    program->d_output = dsc_program_add_value(program, "d_out", &program->value[program->output]);
-    t.full = program->d_output == DSC_PROGRAM_NONE;
-    if (!t.full) {
-        t.gradient[program->output] = program->d_output;
+    program->d_output = begin_gradient(&t, "d_out", program->output);
+    program->d_carried_out = begin_gradient(&t, "d_carried", program->carried_out);
+    if (!t.full)
         DSC_TRY(run_tape(&t, err));
-    }
+    if (!t.full && program->carried != DSC_PROGRAM_NONE)
+        copy_carried(&t);
     if (t.full)
         return DSC_FAIL(err, DSC_ERR_INPUT, "",
                         "a program of %d ops has more than %d ops or %d values with its "
@@ -112,7 +136,7 @@ dsc_status dsc_program_differentiate(dsc_program *program, dsc_error *err)
     if (program->input == DSC_PROGRAM_NONE)
         return DSC_OK;
     program->d_input = t.gradient[program->input];
-    if (program->d_input == DSC_PROGRAM_NONE)
+    if (program->d_input == DSC_PROGRAM_NONE || (program->carried != DSC_PROGRAM_NONE && program->d_carried < 0))
         return DSC_FAIL(err, DSC_ERR_INPUT, "", "the output of a program of %d ops does not depend on its input",
                         (int)program->forward_count);
     return DSC_OK;

@@ -8,7 +8,8 @@ static dsc_status check_used(const dsc_program *program, dsc_error *err)
         int16_t reader;
         const dsc_op *op = &program->op[i];
         const bool table = dsc_op_infos[op->kind].is_table;
-        if (table || op->out[0] == program->output || dsc_program_readers(program, op->out[0], &reader) > 0)
+        const bool leaves = op->out[0] == program->output || op->out[0] == program->carried_out;
+        if (table || leaves || dsc_program_readers(program, op->out[0], &reader) > 0)
             continue;
         return DSC_FAIL(err, DSC_ERR_INPUT, "", "op \"%.60s\" (%s): nothing reads its output, op %d of %d", op->name,
                         dsc_op_infos[op->kind].name, (int)i, (int)program->op_count);

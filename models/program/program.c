@@ -123,13 +123,25 @@ int16_t dsc_program_add_output(dsc_program *program, dsc_op *op, int output, con
     return value;
 }
 
+static void begin(dsc_program *program, int64_t tokens)
+{
+    *program = (dsc_program) { .tokens = tokens,
+                               .positions = DSC_PROGRAM_NONE,
+                               .input = DSC_PROGRAM_NONE,
+                               .output = DSC_PROGRAM_NONE,
+                               .d_input = DSC_PROGRAM_NONE,
+                               .carried = DSC_PROGRAM_NONE,
+                               .carried_out = DSC_PROGRAM_NONE,
+                               .d_carried_out = DSC_PROGRAM_NONE,
+                               .d_carried = DSC_PROGRAM_NONE };
+}
+
 void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, int32_t positions)
 {
     DSC_ASSERT(tokens > 0);
     DSC_ASSERT(columns > 0);
-    *program = (dsc_program) {
-        .tokens = tokens, .positions = positions, .output = DSC_PROGRAM_NONE, .d_input = DSC_PROGRAM_NONE
-    };
+    begin(program, tokens);
+    program->positions = positions;
     const dsc_value shape = { .rows = tokens, .columns = columns, .per_sample = true };
     program->input = dsc_program_add_value(program, "in", &shape);
     program->value[program->input].store = DSC_STORE_INPUT;
@@ -138,11 +150,7 @@ void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, in
 void dsc_program_begin_first(dsc_program *program, int64_t tokens)
 {
     DSC_ASSERT(tokens > 0);
-    *program = (dsc_program) { .tokens = tokens,
-                               .positions = DSC_PROGRAM_NONE,
-                               .input = DSC_PROGRAM_NONE,
-                               .output = DSC_PROGRAM_NONE,
-                               .d_input = DSC_PROGRAM_NONE };
+    begin(program, tokens);
 }
 
 int16_t dsc_program_add_unary(dsc_program *program, dsc_op_kind kind, const char *name, int16_t x, dsc_op **out)
@@ -353,6 +361,44 @@ int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, cons
         return DSC_PROGRAM_NONE;
     dsc_program_declare_norm(program, name, program->value[x].columns / dsc_max_i64(1, args->groups), &own);
     return dsc_program_norm_of(program, x, &own);
+}
+
+/* ---- what passes a module, and its end --------------------------------------------------------------------------- */
+
+int16_t dsc_program_carried(dsc_program *program, int64_t rows, int64_t columns)
+{
+    DSC_ASSERT(rows > 0);
+    DSC_ASSERT(columns > 0);
+    DSC_ASSERT(program->op_count == 0);
+    DSC_ASSERT(program->carried == DSC_PROGRAM_NONE);
+    const dsc_value shape = { .rows = rows, .columns = columns, .per_sample = true };
+    program->carried = dsc_program_add_value(program, "carried", &shape);
+    program->value[program->carried].store = DSC_STORE_INPUT;
+    return program->carried;
+}
+
+/* A copy, since a module's output is never the memory of its input. */
+void dsc_program_carry(dsc_program *program, int16_t value)
+{
+    dsc_op *op;
+    const int16_t y = dsc_program_add_unary(program, DSC_OP_COPY, "carry", value, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return;
+    const dsc_value *of = &program->value[value], *before = of;
+    if (program->carried != DSC_PROGRAM_NONE)
+        before = &program->value[program->carried];
+    if (program->carried_out != DSC_PROGRAM_NONE || of->f32 || !of->per_sample || of->rows != before->rows ||
+        of->columns != before->columns)
+        REFUSE(program,
+               "a module hands on one value of its dtype, with the shape of the one that is carried to it; \"%.60s\" "
+               "is [%lld,%lld]",
+               of->name, (long long)of->rows, (long long)of->columns);
+    program->carried_out = y;
+}
+
+int64_t dsc_program_carried_bytes(const dsc_program *program, int16_t value, int64_t batch, dsc_dtype dtype)
+{
+    return value == DSC_PROGRAM_NONE ? 0 : dsc_align_up(dsc_value_bytes(&program->value[value], batch, dtype), 256);
 }
 
 void dsc_program_end(dsc_program *program, int16_t output)

@@ -13,10 +13,18 @@ static char *stored_at(const dsc_exec *exec, dsc_region region, int16_t forward_
     return base + exec->layout->stored[forward_buffer];
 }
 
+/* An input or output, or the gradient of one, behind what is carried in front of it. */
+static char *behind_carried(const dsc_exec *exec, const void *base, int16_t carried)
+{
+    return (char *)(uintptr_t)base +
+           dsc_program_carried_bytes(exec->program, carried, exec->ctx->batch, exec->ctx->dtype);
+}
+
 static char *scratch_at(const dsc_exec *exec, int16_t buffer)
 {
     const int64_t offset = exec->layout->scratch[buffer];
-    return offset == DSC_LAYOUT_OUT ? exec->ctx->out : (char *)exec->ctx->scratch + offset;
+    return offset == DSC_LAYOUT_OUT ? behind_carried(exec, exec->ctx->out, exec->program->carried_out)
+                                    : (char *)exec->ctx->scratch + offset;
 }
 
 /* Addresses of buffers; the input is only read, as ops do with inputs that are not ours. */
@@ -28,15 +36,17 @@ static char *buffer_at(const dsc_exec *exec, const dsc_place *place)
     const int64_t row = place->stride * (int64_t)dsc_dtype_bytes(ctx->dtype);
     if (!backward && ctx->cache != NULL && buffer->cache != DSC_PROGRAM_NONE)
         return (char *)ctx->cache + exec->layout->cache[buffer->cache] + ctx->past * row;
+    const int16_t before_in = buffer->carried ? DSC_PROGRAM_NONE : exec->program->carried;
+    const int16_t before_out = buffer->carried ? DSC_PROGRAM_NONE : exec->program->carried_out;
     switch (buffer->region) {
     case DSC_REGION_IN:
-        return (char *)(uintptr_t)ctx->in + (exec->row >= 0 ? exec->row * row : 0);
+        return behind_carried(exec, ctx->in, before_in) + (exec->row >= 0 ? exec->row * row : 0);
     case DSC_REGION_OUT:
-        return ctx->out;
+        return behind_carried(exec, ctx->out, before_out);
     case DSC_REGION_D_OUT:
-        return (char *)(uintptr_t)ctx->d_out;
+        return behind_carried(exec, ctx->d_out, before_out);
     case DSC_REGION_D_IN:
-        return ctx->d_in;
+        return behind_carried(exec, ctx->d_in, before_in);
     case DSC_REGION_SAVED:
     case DSC_REGION_REBUILT:
         return stored_at(exec, buffer->region, backward ? buffer->anchor : place->buffer);
@@ -217,7 +227,9 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
     const int64_t rebuild_bytes = at.scratch_bytes;
     dsc_program_lay(program, DSC_PASS_FORWARD, &of, &at);
     const dsc_value *y = &program->value[program->output];
-    *out = (dsc_module_plan) { .out_elements = dsc_value_rows(y, batch) * y->columns,
+    const int64_t carried = dsc_program_carried_bytes(program, program->carried_out, batch, dtype);
+    *out = (dsc_module_plan) { .out_elements =
+                                   carried / (int64_t)dsc_dtype_bytes(dtype) + dsc_value_rows(y, batch) * y->columns,
                                .saved_bytes = at.saved_bytes,
                                .forward_scratch_bytes = dsc_max_i64(at.scratch_bytes, rebuild_bytes),
                                .forward_flops = gemms.forward_flops + other,

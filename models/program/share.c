@@ -12,7 +12,7 @@ typedef struct sharing {
     const dsc_op_list *list;
     int16_t first[DSC_PROGRAM_VALUES], last[DSC_PROGRAM_VALUES]; /* steps; NONE before the pass, count: after it */
     bool here[DSC_PROGRAM_VALUES];
-    int16_t d_out_last; /* backward: the last step that reads d_out */
+    int16_t d_out_last; /* backward: the last step that reads what d_in may be the memory of */
 } sharing;
 
 static dsc_place *place_of(const sharing *s, int16_t value) { return &s->program->place[s->set][value]; }
@@ -45,11 +45,20 @@ static void find_lifetimes(sharing *s)
     }
 }
 
+static bool is_carried(const dsc_program *program, int16_t value)
+{
+    return value == program->carried || value == program->carried_out || value == program->d_carried ||
+           value == program->d_carried_out;
+}
+
 static void add_buffer(sharing *s, int16_t value, dsc_region region)
 {
     const int16_t number = s->program->buffer_count[s->set]++;
-    s->program->buffer[s->set][number] =
-        (dsc_buffer) { .region = region, .value = value, .anchor = DSC_PROGRAM_NONE, .cache = DSC_PROGRAM_NONE };
+    s->program->buffer[s->set][number] = (dsc_buffer) { .region = region,
+                                                        .value = value,
+                                                        .anchor = DSC_PROGRAM_NONE,
+                                                        .cache = DSC_PROGRAM_NONE,
+                                                        .carried = is_carried(s->program, value) };
     const int64_t columns = s->program->value[value].columns;
     *place_of(s, value) = (dsc_place) { number, 0, columns, columns, 0 };
 }
@@ -319,11 +328,10 @@ dsc_status dsc_program_share_forward(dsc_program *program, dsc_error *err)
     for (int16_t i = 0; i < program->value_count; i++) {
         if (!s.here[i])
             continue;
-        add_buffer(&s, i,
-                   i == program->input    ? DSC_REGION_IN
-                   : i == program->output ? DSC_REGION_OUT
-                                          : DSC_REGION_SCRATCH);
-        if (i == program->input || i == program->output || is_kept(program->value[i].store))
+        const bool comes = i == program->input || i == program->carried;
+        const bool leaves = i == program->output || i == program->carried_out;
+        add_buffer(&s, i, comes ? DSC_REGION_IN : leaves ? DSC_REGION_OUT : DSC_REGION_SCRATCH);
+        if (comes || leaves || is_kept(program->value[i].store))
             s.last[i] = s.list->count;
     }
     DSC_TRY(share_views(&s, err));
@@ -363,16 +371,22 @@ static void add_buffers(sharing *s)
         if (store == DSC_STORE_INPUT || store == DSC_STORE_SAVED || store == DSC_STORE_REBUILT)
             add_stored(s, i, anchors);
         else
-            add_buffer(s, i, i == program->d_output ? DSC_REGION_D_OUT : DSC_REGION_SCRATCH);
-        if (store == DSC_STORE_INPUT || i == program->d_output)
+            add_buffer(s, i,
+                       i == program->d_output || i == program->d_carried_out ? DSC_REGION_D_OUT
+                       : i == program->d_carried                             ? DSC_REGION_D_IN
+                                                                             : DSC_REGION_SCRATCH);
+        if (store == DSC_STORE_INPUT || i == program->d_output || i == program->d_carried_out)
             s->last[i] = s->list->count; /* not ours to overwrite, or not yet */
     }
 }
 
-/* Whether all that lies in the buffer of the gradient that leaves may lie in ctx->d_in. */
+/* Whether all that lies in the buffer of the gradient that leaves may lie in ctx->d_in. A gradient that comes from
+ * outside and that no op reads has no buffer. */
 static bool leaves_in_place(const sharing *s)
 {
     const int16_t d_in = s->program->d_input;
+    if (!s->here[d_in])
+        return false;
     bool may = is_free(buffer_of(s, d_in)) && is_whole(s, d_in);
     for (int16_t i = 0; i < s->program->value_count; i++)
         if (s->here[i] && place_of(s, i)->buffer == place_of(s, d_in)->buffer)
@@ -404,8 +418,14 @@ static void begin_backward(sharing *s, dsc_program *program)
     program->buffer_count[1] = 0;
     find_lifetimes(s);
     s->d_out_last = s->here[program->d_output] ? s->last[program->d_output] : DSC_PROGRAM_NONE;
+    /* A carried gradient lies in front of both, or d_in has its place. */
+    if (program->d_carried_out != DSC_PROGRAM_NONE && program->carried == DSC_PROGRAM_NONE &&
+        s->here[program->d_carried_out])
+        s->d_out_last = (int16_t)dsc_max_i64(s->d_out_last, s->last[program->d_carried_out]);
     if (program->d_input != DSC_PROGRAM_NONE)
         s->last[program->d_input] = s->list->count;
+    if (program->d_carried != DSC_PROGRAM_NONE)
+        s->last[program->d_carried] = s->list->count;
     add_buffers(s);
 }
 

@@ -55,7 +55,7 @@ static bool inputs_are_there(const dsc_op *op, const bool *there)
 static void find_there(const dsc_program *program, bool *there)
 {
     for (int16_t i = 0; i < program->value_count; i++)
-        there[i] = i == program->input || is_read(program, DSC_PASS_BACKWARD, i);
+        there[i] = program->value[i].store == DSC_STORE_INPUT || is_read(program, DSC_PASS_BACKWARD, i);
     for (bool changed = true; changed;) {
         changed = false;
         for (int16_t i = 0; i < program->value_count; i++) {

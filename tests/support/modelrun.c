@@ -227,6 +227,15 @@ static void open_module(modelrun *run, int32_t m)
         open_params(run, m);
 }
 
+/* Of one sample. */
+static int64_t batch_bytes(const dsc_batch_spec *spec)
+{
+    int64_t bytes = (int64_t)dsc_dtype_bytes(spec->dtype);
+    for (int32_t i = 0; i < spec->dim_count; i++)
+        bytes *= spec->dim[i];
+    return bytes;
+}
+
 modelrun *modelrun_open(const dsc_model *model, const modelrun_options *options)
 {
     dsc_error err = DSC_ERROR_INIT;
@@ -248,8 +257,7 @@ modelrun *modelrun_open(const dsc_model *model, const modelrun_options *options)
     run->losses = guard(items * 4);
     DSC_ASSERT(model->batch_count <= BATCH_MAX);
     for (int32_t i = 0; i < model->batch_count; i++)
-        run->batch[i] =
-            guard(options->batch * model->batch[i].dim[0] * (int64_t)dsc_dtype_bytes(model->batch[i].dtype));
+        run->batch[i] = guard(options->batch * batch_bytes(&model->batch[i]));
     return run;
 }
 
@@ -289,7 +297,7 @@ void modelrun_set_param(modelrun *run, int32_t module, int32_t param, const floa
     }
 }
 
-void modelrun_set_tokens(modelrun *run, const int32_t *tokens, const int32_t *targets)
+void modelrun_set_tokens(modelrun *run, const void *tokens, const int32_t *targets)
 {
     memcpy(run->batch[0].ptr, tokens, (size_t)run->batch[0].bytes);
     memcpy(run->batch[1].ptr, targets, (size_t)run->batch[1].bytes);
