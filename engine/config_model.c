@@ -90,7 +90,10 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
         options.labels.pooling = own->embedding.pooling;
         options.labels.unit = own->embedding.unit;
     }
+    const char *members[DSC_CONFIG_TEXTS_MAX];
     dsc_engine_size_network(engine, &options.network);
+    options.network.members = members;
+    options.network.member_count = list_texts(members, own->ensemble, own->ensemble_count);
     options.router_balance = own->moe.balance;
     options.router_z = own->moe.z;
     list_lora(&own->lora, &lora);

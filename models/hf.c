@@ -59,7 +59,9 @@ static dsc_status find_family(hf_folder *folder, dsc_error *err)
     dsc_json_where(folder->json, item != NULL ? item : root, reader.where, sizeof reader.where);
     const cJSON *architecture = cJSON_GetObjectItemCaseSensitive(root, "architecture");
     if (item == NULL && cJSON_IsString(architecture)) { /* as timm writes it */
-        folder->family = dsc_torch_vit_has(architecture->valuestring) ? &dsc_torch_vit_family : &dsc_conv_family;
+        folder->family = dsc_torch_vit_has(architecture->valuestring) ? &dsc_torch_vit_family
+                         : dsc_ensemble_is(architecture->valuestring) ? &dsc_ensemble_family
+                                                                      : &dsc_conv_family;
         return DSC_OK;
     }
     if (!cJSON_IsString(item))
@@ -421,11 +423,25 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
     return DSC_OK;
 }
 
+/* The members that the options name, which are architectures, or the usual ones. */
+static size_t write_members(const struct dsc_network_options *options, char *out, size_t bytes)
+{
+    const bool given = options->member_count > 0;
+    const char *const *members = given ? options->members : dsc_ensemble_usual;
+    const int32_t count = given ? options->member_count : DSC_ENSEMBLE_USUAL;
+    size_t used = (size_t)snprintf(out, bytes, ", \"members\": [");
+    for (int32_t i = 0; i < count; i++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s\"%s\"", i > 0 ? ", " : "", members[i]);
+    return used + (size_t)snprintf(out + used, bytes - used, "]");
+}
+
 /* The text of a built-in network, with the sizes that the options ask for. */
 static void write_network(const hf_folder *folder, char *out, size_t bytes)
 {
     const struct dsc_network_options *o = &folder->options->network;
     size_t used = (size_t)snprintf(out, bytes, "{\"architecture\": \"%s\"", folder->named->config);
+    if (dsc_ensemble_is(folder->named->config))
+        used += write_members(o, out + used, bytes - used);
     if (o->planes > 0)
         used += (size_t)snprintf(out + used, bytes - used, ", \"num_channels\": %lld", (long long)o->planes);
     if (o->height > 0)
@@ -443,7 +459,7 @@ static dsc_status read_text(hf_folder *folder, int64_t *bytes, dsc_error *err)
         return dsc_io_read_all(NULL, folder->alloc, folder->config_path, config_limits.bytes, &folder->text, bytes,
                                err);
     if (folder->named->config[0] != '{') {
-        char text[300];
+        char text[600];
         write_network(folder, text, sizeof text);
         *bytes = (int64_t)strlen(text);
         return dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, text, &folder->text, err);

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "models/families.h"
 #include "models/lm.h"
 
 dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config)
@@ -81,6 +82,11 @@ dsc_status dsc_lm_check_network(const dsc_model_options *options, const dsc_lm_f
         return DSC_FAIL(err, DSC_ERR_INPUT, where,
                         "a size of pictures (dsc.image_size) is for a convolutional network; leave it out: this model "
                         "says its sizes itself");
+    if (o->member_count > 0 && (family != &dsc_ensemble_family || !is_named))
+        return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                        "members are named (dsc.ensemble), which are those of the built-in network \"%s\"; leave them "
+                        "out, or set \"dsc\": {\"model\": \"%s\"}",
+                        DSC_ENSEMBLE_NAME, DSC_ENSEMBLE_NAME);
     if (size && !is_named && o->height == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "%lld planes are asked for; a folder says its planes itself",
                         (long long)o->planes);

@@ -278,6 +278,7 @@ static const dsc_named_model models[] = {
     { "efficientnet_b6", "efficientnet_b6" },
     { "efficientnet_b7", "efficientnet_b7" },
     { "efficientnet", "efficientnet_b0" },
+    { "ensemble", "ensemble" },
     { "vit_b_16", "vit_b_16" },
     { "vit_b_32", "vit_b_32" },
     { "vit_l_16", "vit_l_16" },

@@ -155,6 +155,7 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
                         "more, and both sides or neither",
                         (long long)network->planes, (long long)network->height, (long long)network->width,
                         (long long)network->classes);
+    DSC_TRY(dsc_ensemble_check(network->members, network->member_count, err));
     if (options->cache_tokens < 0 || options->cache_tokens > CACHE_TOKENS_MAX)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.cache_tokens is %lld; expected 0 to %d",
                         (long long)options->cache_tokens, CACHE_TOKENS_MAX);

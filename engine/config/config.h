@@ -23,6 +23,7 @@ extern "C" {
 
 #define DSC_AUTO_I64 INT64_MIN /* "auto" or not given, until dsc_config_resolve */
 #define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
+#define DSC_CONFIG_ENSEMBLE_MAX 8        /* members of an ensemble */
 #define DSC_CONFIG_TEXTS_MAX 64          /* entries of a list of texts */
 #define DSC_DATA_PATHS_MAX 4096          /* entries of a list of data files; a pattern is one entry */
 #define DSC_DATA_PATHS_BYTES (256 << 10) /* bytes of all their names */
@@ -407,6 +408,8 @@ typedef struct dsc_ext_config {
     int64_t document_end; /* a token; -1: samples are one document */
     int64_t seq_length; /* 0: the model's */
     int64_t image_size, image_classes; /* of a built-in convolutional network; 0: those of the data, or its own */
+    char ensemble[DSC_CONFIG_ENSEMBLE_MAX][DSC_CONFIG_TEXT]; /* architectures of the built-in ensemble's members */
+    int ensemble_count;                                      /* 0: its own */
     int64_t steps;      /* the step at which the run ends; 0: by epochs */
     int64_t epochs;     /* 1 */
     char save[DSC_CONFIG_TEXT];

@@ -408,6 +408,16 @@ static void fill_ema(dsc_config_parse_state *s)
             s->config->own.ema.enabled = true;
 }
 
+static dsc_status fill_ensemble(dsc_config_parse_state *s)
+{
+    dsc_ext_config *own = &s->config->own;
+    own->ensemble_count = dsc_config_copy_texts(s->given[DSC_ID_ENSEMBLE], own->ensemble, DSC_CONFIG_ENSEMBLE_MAX);
+    if (own->ensemble_count <= DSC_CONFIG_ENSEMBLE_MAX)
+        return DSC_OK;
+    return dsc_config_fail(s, DSC_ID_ENSEMBLE, DSC_ERR_CONFIG, "%d members; expected at most %d", own->ensemble_count,
+                           DSC_CONFIG_ENSEMBLE_MAX);
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_ext_config *own = &s->config->own;
@@ -415,6 +425,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(refuse_empty(s));
     DSC_TRY(fill_paths(s, DSC_ID_DATA, &own->data));
     DSC_TRY(fill_paths(s, DSC_ID_EVAL_DATA, &own->eval_data));
+    DSC_TRY(fill_ensemble(s));
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_CONFIG_TEXTS_MAX);
     DSC_TRY(fill_data_weights(s));
     DSC_TRY(dsc_config_fill_images(s));

@@ -513,6 +513,9 @@ typedef struct dsc_model_options {
     struct dsc_network_options {
         int64_t planes, height, width, classes;
         bool size_by_data, classes_by_data;
+        /* Architectures of the built-in ensemble's members, [member_count]; 0: its own. */
+        const char *const *members;
+        int32_t member_count;
     } network;
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
@@ -520,7 +523,7 @@ typedef struct dsc_model_options {
         (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
             { false, DSC_LABELS_NONE, 0, NULL, false, DSC_POOLING_AUTO, DSC_UNIT_AUTO, 0 }, -1, -1,                    \
         {                                                                                                              \
-            0, 0, 0, 0, false, false                                                                                   \
+            0, 0, 0, 0, false, false, NULL, 0                                                                          \
         }                                                                                                              \
     }
 

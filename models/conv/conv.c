@@ -7,6 +7,7 @@
 typedef struct conv_net {
     dsc_program *program;
     const dsc_conv_config *config;
+    int64_t module; /* its number in the model, from 0 */
 } conv_net;
 
 /* A convolution with square windows. */
@@ -18,7 +19,7 @@ typedef struct conv_shape {
 static const dsc_conv_config *config_of(const dsc_lm_config *lm) { return (const dsc_conv_config *)(const void *)lm; }
 
 /* Dropouts of a model are apart by these: one of a unit, those of the classifier, and the drop path of a unit. */
-static uint32_t stream_of(int64_t layer, int32_t number) { return (uint32_t)(4 * (layer + 1) + number); }
+static uint32_t stream_of(int64_t module, int32_t number) { return (uint32_t)(4 * (module + 1) + number); }
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
@@ -93,7 +94,7 @@ static int16_t linear(const conv_net *net, int16_t x, const char *name, int64_t 
 
 /* ---- units ------------------------------------------------------------------------------------------------------- */
 
-static int16_t emit_layer(const conv_net *net, const dsc_conv_unit *unit, int16_t x, int64_t number)
+static int16_t emit_layer(const conv_net *net, const dsc_conv_unit *unit, int16_t x)
 {
     const conv_shape shape = { unit->out, unit->kernel, unit->stride, unit->padding, 1, unit->bias };
     x = convolve(net, x, unit->conv, &shape);
@@ -104,7 +105,7 @@ static int16_t emit_layer(const conv_net *net, const dsc_conv_unit *unit, int16_
         const dsc_op_pool pool = { .kernel = unit->pool, .stride = unit->pool_stride, .padding = unit->pool_padding };
         x = dsc_program_max_pool(net->program, x, &pool);
     }
-    return unit->dropout > 0 ? dsc_program_dropout(net->program, x, unit->dropout, stream_of(number, 0)) : x;
+    return unit->dropout > 0 ? dsc_program_dropout(net->program, x, unit->dropout, stream_of(net->module, 0)) : x;
 }
 
 /* Names of a convolution and its norm. */
@@ -196,7 +197,7 @@ static int16_t excite(const conv_net *net, const dsc_conv_unit *unit, int16_t x,
     return dsc_program_scale_rows(net->program, x, y);
 }
 
-static int16_t emit_inverted(const conv_net *net, const dsc_conv_unit *unit, int16_t x, int64_t number)
+static int16_t emit_inverted(const conv_net *net, const dsc_conv_unit *unit, int16_t x)
 {
     const inverted_names names = name_inverted(net, unit);
     const conv_shape wide = { unit->inner, 1, 1, 0, 1, false }, narrow = { unit->out, 1, 1, 0, 1, false };
@@ -212,57 +213,25 @@ static int16_t emit_inverted(const conv_net *net, const dsc_conv_unit *unit, int
     if (unit->stride != 1 || unit->in != unit->out)
         return y;
     if (unit->drop_path > 0)
-        y = dsc_program_drop_path(net->program, y, unit->drop_path, stream_of(number, 1));
+        y = dsc_program_drop_path(net->program, y, unit->drop_path, stream_of(net->module, 1));
     return dsc_program_add(net->program, y, x);
 }
 
-static void emit_unit(const conv_net *net, int64_t number, int16_t x)
+static int16_t emit_unit(const conv_net *net, const dsc_conv_unit *unit, int16_t x)
 {
-    const dsc_conv_unit *unit = &net->config->unit[number];
     switch (unit->kind) {
     case DSC_CONV_LAYER:
-        x = emit_layer(net, unit, x, number);
-        break;
+        return emit_layer(net, unit, x);
     case DSC_CONV_BASIC:
     case DSC_CONV_BOTTLENECK:
-        x = emit_residual(net, unit, x);
-        break;
+        return emit_residual(net, unit, x);
     case DSC_CONV_INVERTED:
-        x = emit_inverted(net, unit, x, number);
-        break;
+        return emit_inverted(net, unit, x);
     }
-    dsc_program_end(net->program, x);
+    return x;
 }
 
-/* ---- modules ----------------------------------------------------------------------------------------------------- */
-
-void dsc_conv_begin(dsc_program *program, const dsc_lm_config *lm, int64_t layer)
-{
-    const dsc_conv_config *config = config_of(lm);
-    const dsc_conv_unit *last = &config->unit[config->unit_count - 1];
-    int64_t height, width;
-    if (layer < lm->layers) {
-        const dsc_conv_unit *unit = &config->unit[1 + layer];
-        dsc_program_begin_picture(program, unit->height, unit->width, unit->in);
-        return;
-    }
-    dsc_conv_size(last, &height, &width);
-    dsc_program_begin_picture(program, height, width, last->out);
-}
-
-void dsc_conv_emit_first(dsc_program *program, const dsc_lm_config *lm)
-{
-    const dsc_conv_config *config = config_of(lm);
-    const conv_net net = { program, config };
-    const dsc_op_data pixels = { DSC_LM_TOKENS, config->planes, config->height, config->width, 1 };
-    emit_unit(&net, 0, dsc_program_patches(program, &pixels));
-}
-
-void dsc_conv_emit_block(dsc_program *program, const dsc_lm_config *lm, int64_t layer)
-{
-    const conv_net net = { program, config_of(lm) };
-    emit_unit(&net, 1 + layer, program->input);
-}
+/* ---- the classifier ---------------------------------------------------------------------------------------------- */
 
 /* A linear layer over a map, whose columns torch flattens from [C, height, width], is a convolution with one window
  * of the map's size. Its weight has two dimensions. */
@@ -309,11 +278,10 @@ static int16_t emit_linear(const conv_net *net, const dsc_conv_classifier *c, in
     return linear(net, x, c->name[i], out, c->kernel > 0 && i + 1 < c->count);
 }
 
-void dsc_conv_emit_last(dsc_program *program, const dsc_lm_config *lm)
+static int16_t emit_classifier(const conv_net *net, int64_t classes, int16_t x)
 {
-    const conv_net net = { program, config_of(lm) };
-    const dsc_conv_classifier *c = &net.config->classifier;
-    int16_t x = program->input;
+    dsc_program *program = net->program;
+    const dsc_conv_classifier *c = &net->config->classifier;
     if (!c->whole && c->kernel < 2)
         x = dsc_program_mean_pool(program, x, c->grid > 0 ? c->grid : 1, c->grid > 0 ? c->grid : 1);
     for (int32_t i = 0; i < c->count && program->status == DSC_OK; i++) {
@@ -321,10 +289,53 @@ void dsc_conv_emit_last(dsc_program *program, const dsc_lm_config *lm)
         if (last && c->kernel > 1)
             x = dsc_program_mean_pool(program, x, 1, 1);
         if (c->dropout > 0 && (i > 0 || c->count == 1))
-            x = dsc_program_dropout(program, x, c->dropout, stream_of(lm->layers + 1, i));
-        x = emit_linear(&net, c, i, x, last ? lm->vocab : c->columns[i]);
+            x = dsc_program_dropout(program, x, c->dropout, stream_of(net->module, i));
+        x = emit_linear(net, c, i, x, last ? classes : c->columns[i]);
         if (!last)
             x = dsc_program_activation(program, x, c->activation);
     }
-    dsc_program_end(program, x);
+    return x;
 }
+
+/* ---- parts of a network ------------------------------------------------------------------------------------------ */
+
+void dsc_conv_begin_part(dsc_program *program, const dsc_conv_config *config, int64_t part)
+{
+    const dsc_conv_unit *last = &config->unit[config->unit_count - 1];
+    int64_t height, width;
+    DSC_ASSERT(part > 0);
+    if (part < config->unit_count) {
+        const dsc_conv_unit *unit = &config->unit[part];
+        dsc_program_begin_picture(program, unit->height, unit->width, unit->in);
+        return;
+    }
+    dsc_conv_size(last, &height, &width);
+    dsc_program_begin_picture(program, height, width, last->out);
+}
+
+int16_t dsc_conv_emit_part(dsc_program *program, const dsc_conv_part *part)
+{
+    const dsc_conv_config *config = part->config;
+    const conv_net net = { program, config, part->module };
+    const dsc_op_data pixels = { DSC_LM_TOKENS, config->planes, config->height, config->width, 1 };
+    const int16_t x = part->number == 0 ? dsc_program_patches(program, &pixels) : program->input;
+    return part->number < config->unit_count ? emit_unit(&net, &config->unit[part->number], x)
+                                             : emit_classifier(&net, part->classes, x);
+}
+
+/* ---- modules of a network by itself ------------------------------------------------------------------------------ */
+
+void dsc_conv_begin(dsc_program *program, const dsc_lm_config *lm, int64_t layer)
+{
+    dsc_conv_begin_part(program, config_of(lm), 1 + layer);
+}
+
+void dsc_conv_emit_block(dsc_program *program, const dsc_lm_config *lm, int64_t layer)
+{
+    const dsc_conv_part part = { config_of(lm), 1 + layer, 1 + layer, lm->vocab };
+    dsc_program_end(program, dsc_conv_emit_part(program, &part));
+}
+
+void dsc_conv_emit_first(dsc_program *program, const dsc_lm_config *lm) { dsc_conv_emit_block(program, lm, -1); }
+
+void dsc_conv_emit_last(dsc_program *program, const dsc_lm_config *lm) { dsc_conv_emit_block(program, lm, lm->layers); }

@@ -107,7 +107,28 @@ int64_t dsc_conv_round(double channels);
 /* "0" to "63" as constants. */
 const char *dsc_conv_digits(int64_t number);
 
-/* conv.c: the programs of modules, as in dsc_lm_family. */
+/* The architecture of that name, else NULL with the names of all in `list`. */
+const dsc_conv_architecture *dsc_conv_find(const char *name, char *list, size_t bytes);
+/* Keys that networks of all architectures have; `usual`: what they are without a key. */
+typedef struct dsc_conv_usual {
+    int64_t planes, side, classes;
+} dsc_conv_usual;
+DSC_MUST_USE dsc_status dsc_conv_read_keys(dsc_hf_config *reader, const dsc_conv_usual *usual, dsc_conv_config *out);
+/* The table of units, of a config with these keys and with names. */
+DSC_MUST_USE dsc_status dsc_conv_fill(dsc_hf_config *reader, const dsc_conv_architecture *architecture,
+                                      dsc_conv_config *out);
+
+/* conv.c: part `number` of a network is a unit, or behind the last one the classifier, which gives logits. The first
+ * one reads the batch's pictures, the others what the program begins with. `module` is the number of the part's module
+ * in its model, which keeps dropouts apart. */
+typedef struct dsc_conv_part {
+    const dsc_conv_config *config;
+    int64_t number, module, classes;
+} dsc_conv_part;
+void dsc_conv_begin_part(dsc_program *program, const dsc_conv_config *config, int64_t part);
+int16_t dsc_conv_emit_part(dsc_program *program, const dsc_conv_part *part);
+
+/* The programs of modules of a network by itself, as in dsc_lm_family. */
 void dsc_conv_begin(dsc_program *program, const dsc_lm_config *lm, int64_t layer);
 void dsc_conv_emit_first(dsc_program *program, const dsc_lm_config *lm);
 void dsc_conv_emit_block(dsc_program *program, const dsc_lm_config *lm, int64_t layer);

@@ -7,7 +7,7 @@
 #include "models/conv/conv.h"
 #include "models/families.h"
 
-enum { PLANES_MAX = 64, SIDE_MAX = 1 << 14, CLASSES = 1000, SIDE = 224 };
+enum { PLANES_MAX = 64, SIDE_MAX = 1 << 14, CLASSES = 1000, PLANES = 3, SIDE = 224 };
 enum { BASIC_CLASSES = 10, BASIC_SIDE = 28 }; /* MNIST's, without keys */
 
 /* ---- the table of units ------------------------------------------------------------------------------------------ */
@@ -67,7 +67,7 @@ dsc_conv_unit *dsc_conv_add(dsc_conv_config *config, const dsc_conv_unit *unit, 
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
-static const dsc_conv_architecture *find_architecture(const char *name, char *list, size_t bytes)
+const dsc_conv_architecture *dsc_conv_find(const char *name, char *list, size_t bytes)
 {
     const dsc_conv_architecture *table;
     list[0] = 0;
@@ -86,7 +86,7 @@ static dsc_status read_architecture(dsc_hf_config *reader, const dsc_conv_archit
 {
     char list[500];
     const cJSON *item = dsc_hf_field(reader, "architecture");
-    *out = cJSON_IsString(item) ? find_architecture(item->valuestring, list, sizeof list) : NULL;
+    *out = cJSON_IsString(item) ? dsc_conv_find(item->valuestring, list, sizeof list) : NULL;
     if (*out != NULL)
         return DSC_OK;
     return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "architecture \"%.60s\" is not built; what exists: %s",
@@ -127,9 +127,9 @@ dsc_status dsc_conv_read_picture(dsc_hf_config *reader, int64_t size[3])
     return DSC_OK;
 }
 
-static dsc_status read_picture(dsc_hf_config *reader, bool is_basic, dsc_conv_config *out)
+static dsc_status read_picture(dsc_hf_config *reader, const dsc_conv_usual *usual, dsc_conv_config *out)
 {
-    int64_t size[3] = { is_basic ? 1 : 3, is_basic ? BASIC_SIDE : SIDE, is_basic ? BASIC_SIDE : SIDE };
+    int64_t size[3] = { usual->planes, usual->side, usual->side };
     DSC_TRY(dsc_conv_read_picture(reader, size));
     out->planes = size[0], out->height = size[1], out->width = size[2];
     return DSC_OK;
@@ -242,29 +242,40 @@ static dsc_status finish(dsc_hf_config *reader, dsc_conv_config *out, const char
     return DSC_OK;
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
+dsc_status dsc_conv_read_keys(dsc_hf_config *reader, const dsc_conv_usual *usual, dsc_conv_config *out)
 {
-    dsc_conv_config *out = (dsc_conv_config *)(void *)lm;
-    const dsc_conv_architecture *architecture = NULL;
-    DSC_TRY(read_architecture(reader, &architecture));
     dsc_hf_skip(reader, others);
-    const bool is_basic = architecture->fill == dsc_basic_cnns[0].fill;
-    DSC_TRY(read_picture(reader, is_basic, out));
-    DSC_TRY(dsc_conv_read_classes(reader, is_basic ? BASIC_CLASSES : CLASSES, &lm->vocab));
+    DSC_TRY(read_picture(reader, usual, out));
+    DSC_TRY(dsc_conv_read_classes(reader, usual->classes, &out->lm.vocab));
     DSC_TRY(refuse_other_models(reader, out));
     DSC_TRY(dsc_hf_number(reader, "drop_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop));
-    DSC_TRY(dsc_hf_number(reader, "drop_path_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop_path));
-    out->naming = find_naming(reader);
+    return dsc_hf_number(reader, "drop_path_rate", (dsc_hf_range) { 0, 0.99 }, -1, &out->drop_path);
+}
+
+dsc_status dsc_conv_fill(dsc_hf_config *reader, const dsc_conv_architecture *architecture, dsc_conv_config *out)
+{
     architecture->fill(out, architecture);
     return finish(reader, out, architecture->name);
 }
 
+static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
+{
+    static const dsc_conv_usual usual = { PLANES, SIDE, CLASSES }, basic = { 1, BASIC_SIDE, BASIC_CLASSES };
+    dsc_conv_config *out = (dsc_conv_config *)(void *)lm;
+    const dsc_conv_architecture *architecture = NULL;
+    DSC_TRY(read_architecture(reader, &architecture));
+    DSC_TRY(dsc_conv_read_keys(reader, architecture->fill == dsc_basic_cnns[0].fill ? &basic : &usual, out));
+    out->naming = find_naming(reader);
+    return dsc_conv_fill(reader, architecture, out);
+}
+
 static dsc_status read_resnet(dsc_hf_config *reader, dsc_lm_config *lm)
 {
+    static const dsc_conv_usual usual = { PLANES, SIDE, 2 };
     dsc_conv_config *out = (dsc_conv_config *)(void *)lm;
     out->naming = DSC_CONV_TRANSFORMERS;
-    DSC_TRY(read_picture(reader, false, out));
-    DSC_TRY(dsc_conv_read_classes(reader, 2, &lm->vocab));
+    DSC_TRY(read_picture(reader, &usual, out));
+    DSC_TRY(dsc_conv_read_classes(reader, usual.classes, &lm->vocab));
     DSC_TRY(dsc_conv_read_resnet(reader, out));
     return finish(reader, out, "resnet");
 }

@@ -50,14 +50,27 @@ class BasicCnn(torch.nn.Module):
         return self.fc2(self.dropout2(torch.nn.functional.relu(self.fc1(x))))
 
 
+class Ensemble(torch.nn.Module):
+    """Networks of the same pictures. Their logits are averaged."""
+
+    def __init__(self, names, planes, side):
+        super().__init__()
+        self.members = torch.nn.ModuleList(BasicCnn(planes, side) if name == "basic_cnn" else built(name, planes, side) for name in names)
+
+    def forward(self, x):
+        return torch.stack([member(x) for member in self.members]).mean(0)
+
+
 HF = {"resnet-bottleneck": dict(depths=[2, 1, 1, 1], hidden_sizes=[64, 128, 256, 512], embedding_size=32),
       "resnet-basic": dict(depths=[1, 2, 1, 1], hidden_sizes=[32, 64, 96, 128], embedding_size=32, layer_type="basic"),
       "resnet-early": dict(depths=[1, 1], hidden_sizes=[64, 128], embedding_size=32, downsample_in_bottleneck=True, downsample_in_first_stage=True)}
 
 
 def built(name, planes, side):
-    """A model of torchvision; of timm ("timm:NAME"); or of transformers ("hf:NAME")."""
+    """A model of torchvision; of timm ("timm:NAME"); of transformers ("hf:NAME"); or several of torchvision ("ensemble:NAME+NAME")."""
     kind, _, rest = name.rpartition(":")
+    if kind == "ensemble":
+        return Ensemble(rest.split("+"), planes, side)
     if kind == "timm":
         return timm.create_model(rest, num_classes=CLASSES, in_chans=planes)
     if kind == "hf" and rest == "vit":
@@ -112,7 +125,9 @@ def save_model(model, name, planes, side, folder):
     if name.startswith("hf:"):
         json.dump({**model.config.to_dict(), "model_type": model.config.model_type}, open(f"{folder}/config.json", "w"))
     else:
-        json.dump({"architecture": name, "num_classes": CLASSES, "drop_rate": 0.0, "drop_path_rate": 0.0,
+        kind, _, members = name.rpartition(":")
+        parts = {"members": members.split("+")} if kind == "ensemble" else {}
+        json.dump({"architecture": kind or name, **parts, "num_classes": CLASSES, "drop_rate": 0.0, "drop_path_rate": 0.0,
                    "pretrained_cfg": {"input_size": [planes, side, side]}}, open(f"{folder}/config.json", "w"))
     json.dump({"do_normalize": True, "image_mean": MEAN[:planes], "image_std": STD[:planes], "rescale_factor": 1 / 255},
               open(f"{folder}/preprocessor_config.json", "w"))
@@ -339,6 +354,8 @@ ALL = ["resnet18", "resnet34", "resnet50", "resnet101", "vgg11", "vgg13", "vgg16
        "mobilenet_v3_small", "mobilenet_v3_large"] + [f"efficientnet_b{i}" for i in range(5)]
 TESTS = [("basic_cnn, a gray picture", logits, ("basic_cnn", 1, 28)), ("resnet18 at 64", logits, ("resnet18", 3, 64)),
          ("mobilenet_v3_small at 64", logits, ("mobilenet_v3_small", 3, 64)),
+         ("an ensemble of three at 64", logits, ("ensemble:mobilenet_v2+resnet18+efficientnet_b0", 3, 64)),
+         ("an ensemble of two, 20 steps of SGD on two ranks", steps, ("ensemble:basic_cnn+resnet18", 3, 32, "SGD", 2)),
          ("basic_cnn, 20 steps of SGD", steps, ("basic_cnn", 1, 28, "SGD", 1)),
          ("resnet18, 20 steps of SGD on two ranks", steps, ("resnet18", 3, 64, "SGD", 2)),
          ("configs and folders are refused by name", refused, ()),
@@ -365,7 +382,8 @@ if NIGHT:
     TESTS = [(f"{name} at 64", logits, (name, 3, 64)) for name in ALL] + [("resnet18 at 224", logits, ("resnet18", 3, 224))] + TESTS
     TESTS += [(f"{name} at {side}, 20 steps of {kind}", steps, (name, 3, side, kind, 1)) for name in
               ("basic_cnn", "resnet18", "mobilenet_v2", "efficientnet_b0") for side in (32, 64) for kind in ("SGD", "AdamW")]
-    TESTS += [("a built-in name", named, ())]
+    TESTS += [("a built-in name", named, ()), ("an ensemble of vgg11 at 64", logits, ("ensemble:vgg11+vgg11_bn", 3, 64)),
+              ("an ensemble of three at 64, 20 steps of AdamW", steps, ("ensemble:mobilenet_v2+resnet18+basic_cnn", 3, 64, "AdamW", 1))]
 
 chosen = os.environ.get("DSC_TEST_NAMES")
 TESTS = [t for t in TESTS if chosen is None or any(part in t[0] for part in chosen.split(","))]

@@ -65,6 +65,8 @@ report "a line names what data may be" grep -q 'a folder for each class.*csv.*ta
 report "the accuracy is printed" grep -q '^evaluation: accuracy 0\.[0-9]*, [0-9]* of 256 samples' out
 run bash "$root/scripts/launch_distributed.sh" mobilenet ddp 4 16 50 --steps 1
 report "launch_distributed.sh mobilenet ddp 4 16 50" trains "4 ranks"
+run bash "$root/scripts/launch_distributed.sh" ensemble fsdp_stage3 8 4 100 --steps 1
+report "launch_distributed.sh ensemble fsdp_stage3 8 4 100" trains "8 ranks"
 run "$launch" --num_gpus=2 train --model-type basic_cnn --strategy ddp --steps 1 --save saved
 names() { grep -q '"circle"' saved/step-1/config.json && grep -q '"image_size"' saved/step-1/config.json; }
 report "the checkpoint has the names of the shapes" names

@@ -128,6 +128,7 @@ static const struct {
     { "mobilenet_v3_large", INT64_C(5483032) },
     { "mobilenet", INT64_C(3504872) },
     { "efficientnet_b0", INT64_C(5288548) },
+    { "ensemble", INT64_C(3504872) + INT64_C(5288548) + INT64_C(11689512) }, /* of the three */
     { "efficientnet_b1", INT64_C(7794184) },
     { "efficientnet_b2", INT64_C(9109994) },
     { "efficientnet_b3", INT64_C(12233232) },
