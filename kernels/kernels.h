@@ -14,6 +14,7 @@
 #include "kernels/dora.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
+#include "kernels/exchange.h"
 #include "kernels/expert_bias.h"
 #include "kernels/exact.h"
 #include "kernels/binned_sum.h"
@@ -129,6 +130,7 @@ void dsc_moe_balance_init(dsc_kernel_table *table);        /* MOE_TALLY MOE_BALA
 void dsc_conv_init(dsc_kernel_table *table, uint32_t caps); /* COPY_COLUMNS CONV_* */
 void dsc_delta_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_conv2d_init(dsc_kernel_table *table, uint32_t caps); /* WINDOWS CONV2D_WEIGHT DEPTHWISE_* */
+void dsc_exchange_init(dsc_kernel_table *table, uint32_t caps); /* EXCHANGE_* */
 
 #ifdef __cplusplus
 }

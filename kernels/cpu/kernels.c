@@ -47,4 +47,5 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_conv_init(table, caps);
     dsc_delta_init(table, caps);
     dsc_conv2d_init(table, caps);
+    dsc_exchange_init(table, caps);
 }
