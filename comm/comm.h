@@ -17,6 +17,7 @@
 #include "base/hosts/hostfile.h"
 #include "base/net.h"
 #include "base/quota.h"
+#include "kernels/exchange.h"
 #include "kernels/needs.h"
 
 #ifdef __cplusplus
@@ -264,6 +265,15 @@ void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);
 void dsc_comm_label_step(dsc_comm *comm, int64_t step);
 void dsc_comm_label_module(dsc_comm *comm, int32_t channel, int32_t module); /* -1: none */
 void dsc_comm_name_module(dsc_comm *comm, int32_t module, const char *name);
+
+/* The ranks of a communicator over host memory as a group of kernels (kernels/exchange.h). Its exchanges take one
+ * channel and come from one thread at a time. Plain value; `group.user` points to it, so it stays where it is. */
+typedef struct dsc_comm_group {
+    dsc_exchange_group group;
+    dsc_comm *comm; /* borrowed */
+    int32_t channel;
+} dsc_comm_group;
+void dsc_comm_group_init(dsc_comm_group *group, dsc_comm *comm, int32_t channel);
 
 /* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a cpu's compute stream). stream = NULL:
  * on the calling thread, in host memory, done on return. One stream uses one channel. Counts of 0 are calls like any
