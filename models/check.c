@@ -85,6 +85,21 @@ static dsc_status check_norms(const dsc_module *module, const dsc_param_spec *sp
     return DSC_OK;
 }
 
+/* Runs are shared out evenly, and the dimension is what this rank gets of them. */
+static bool good_part(const dsc_param_spec *spec)
+{
+    const dsc_param_part *part = &spec->part;
+    int64_t own = 0;
+    if (part->index < 0 || part->index >= part->count || part->axis < 0 || part->axis >= spec->dim_count ||
+        part->run_count < 1 || part->run_count > DSC_PART_RUNS || spec->parted || spec->shared_module >= 0)
+        return false;
+    for (int32_t i = 0; i < part->run_count; i++) {
+        if (part->run[i] < 1 || part->run[i] % part->count != 0 || !dsc_add_i64(own, part->run[i] / part->count, &own))
+            return false;
+    }
+    return own == spec->dim[part->axis];
+}
+
 static dsc_status check_param(const dsc_model *model, int32_t index, int32_t param, int64_t *total, dsc_error *err)
 {
     const dsc_module *module = &model->modules[index];
@@ -96,6 +111,9 @@ static dsc_status check_param(const dsc_model *model, int32_t index, int32_t par
     if (spec->dim_count < 1 || !good_shape(spec->dim, spec->dim_count, &elements) ||
         !dsc_add_i64(*total, elements, total))
         return REFUSE(err, spec->name, "its shape is not a possible size");
+    if (spec->part.count > 0 && !good_part(spec))
+        return REFUSE(err, spec->name, "part %d of %d along dimension %d does not fit its shape", (int)spec->part.index,
+                      (int)spec->part.count, (int)spec->part.axis);
     const bool random = spec->init == DSC_INIT_NORMAL || spec->init == DSC_INIT_UNIFORM;
     if (is_norms(spec))
         return check_norms(module, spec, err);

@@ -57,10 +57,11 @@ dsc_status dsc_linear_plain_run(const dsc_call *call, dsc_linear_layer layer, vo
 {
     const dsc_module_ctx *ctx = call->ctx;
     dsc_gemm_args args = forward_of(&layer, call->rows, ctx->dtype);
-    DSC_ASSERT(dsc_epilogue_has_bias(layer.forward) == (layer.bias >= 0));
+    DSC_ASSERT(!dsc_epilogue_has_bias(layer.forward) || layer.bias >= 0);
     args.a = x;
     args.b = ctx->param[layer.weight];
-    args.bias = layer.bias >= 0 ? ctx->param[layer.bias] : NULL;
+    args.bias =
+        dsc_epilogue_has_bias(layer.forward) ? ctx->param[layer.bias] : NULL; /* else another rank's sum has it */
     args.aux = aux;
     args.c = y;
     return DSC_RUN(ctx->stream, GEMM, &args, call->err);

@@ -43,6 +43,11 @@ typedef enum dsc_op_kind {
     DSC_OP_REGROUP,    /* x -> y */
     DSC_OP_CUSTOM,     /* inputs -> y */
     DSC_OP_HEADS,      /* own, shared or none -> y, heads put together (kernels/heads.h) */
+    /* Exchanges of the ranks that compute the program together (kernels/exchange.h) */
+    DSC_OP_EXCHANGE_SHARE,   /* x -> y, equal to x on all ranks; the gradient is the sum of all ranks' */
+    DSC_OP_EXCHANGE_SUM,     /* x -> y, the sum of all ranks' x */
+    DSC_OP_EXCHANGE_GATHER,  /* x -> y, the rows of all ranks */
+    DSC_OP_EXCHANGE_SCATTER, /* x -> y, this rank's rows of the sum of all ranks' x */
     /* Inputs of a first module, and rows of samples. */
     DSC_OP_DATA,    /* -> rows of a batch tensor */
     DSC_OP_PATCHES, /* -> patches of the pictures of a batch tensor */
@@ -74,35 +79,36 @@ typedef enum dsc_op_kind {
     DSC_OP_VECTORS,  /* rows of texts -> a vector of each one, lengths */
     DSC_OP_COMPARE,  /* vectors -> their gradient */
     /* Made by the compiler; dy is the gradient of y. */
-    DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
-    DSC_OP_LINEAR_DW,      /* x, dy -> */
-    DSC_OP_NORM_BWD,       /* dy, sum so far, x, statistics -> dx */
-    DSC_OP_ATTENTION_BWD,  /* dy, y, log-sum-exp, q, k, v -> dq, dk, dv */
-    DSC_OP_ACTIVATION_BWD, /* dy, x -> dx */
-    DSC_OP_TANH_BWD,       /* dy, y -> dx */
-    DSC_OP_GATED_BWD,      /* dy, gate, up -> d_gate, d_up, y again */
-    DSC_OP_PAIRS_BWD,      /* dy, pairs -> d_pairs */
-    DSC_OP_CUSTOM_BWD,     /* dy, y or none, inputs or none -> gradients of the inputs */
-    DSC_OP_ROUTER_BWD,     /* d_weights, chosen, logits -> d_logits */
-    DSC_OP_DISPATCH_BWD,   /* d_rows, sum so far, place -> dx */
-    DSC_OP_GROUPED_DX,     /* dy, sum so far, starts -> dx */
-    DSC_OP_GROUPED_DW,     /* rows, dy, starts -> */
-    DSC_OP_COMBINE_BWD,    /* dy, rows, weights, place -> d_rows, d_weights */
-    DSC_OP_HEADS_BWD,      /* dy -> d_own, d_shared */
-    DSC_OP_CONV_BWD,       /* dy, inputs -> gradients of the inputs */
-    DSC_OP_DELTA_BWD,      /* dy, states, q, k and v in one, b, a -> their gradients */
-    DSC_OP_PREPEND_BWD,    /* dy -> dx */
-    DSC_OP_TABLE_DW,       /* dy -> */
-    DSC_OP_PICK_BWD,       /* dy -> dx */
-    DSC_OP_EMBED_DW,       /* dy -> */
-    DSC_OP_GATHER_BWD,     /* dy -> dx */
-    DSC_OP_VECTORS_BWD,    /* dy, y, lengths -> dx */
-    DSC_OP_CONV2D_DX,      /* dy, sum so far -> dx */
-    DSC_OP_CONV2D_DW,      /* x, dy -> */
+    DSC_OP_LINEAR_DX,        /* dy, sum so far, before the activation -> dx */
+    DSC_OP_LINEAR_DW,        /* x, dy -> */
+    DSC_OP_NORM_BWD,         /* dy, sum so far, x, statistics -> dx */
+    DSC_OP_ATTENTION_BWD,    /* dy, y, log-sum-exp, q, k, v -> dq, dk, dv */
+    DSC_OP_ACTIVATION_BWD,   /* dy, x -> dx */
+    DSC_OP_TANH_BWD,         /* dy, y -> dx */
+    DSC_OP_GATED_BWD,        /* dy, gate, up -> d_gate, d_up, y again */
+    DSC_OP_PAIRS_BWD,        /* dy, pairs -> d_pairs */
+    DSC_OP_CUSTOM_BWD,       /* dy, y or none, inputs or none -> gradients of the inputs */
+    DSC_OP_ROUTER_BWD,       /* d_weights, chosen, logits -> d_logits */
+    DSC_OP_DISPATCH_BWD,     /* d_rows, sum so far, place -> dx */
+    DSC_OP_GROUPED_DX,       /* dy, sum so far, starts -> dx */
+    DSC_OP_GROUPED_DW,       /* rows, dy, starts -> */
+    DSC_OP_COMBINE_BWD,      /* dy, rows, weights, place -> d_rows, d_weights */
+    DSC_OP_HEADS_BWD,        /* dy -> d_own, d_shared */
+    DSC_OP_CONV_BWD,         /* dy, inputs -> gradients of the inputs */
+    DSC_OP_DELTA_BWD,        /* dy, states, q, k and v in one, b, a -> their gradients */
+    DSC_OP_PREPEND_BWD,      /* dy -> dx */
+    DSC_OP_TABLE_DW,         /* dy -> */
+    DSC_OP_PICK_BWD,         /* dy -> dx */
+    DSC_OP_EMBED_DW,         /* dy -> */
+    DSC_OP_GATHER_BWD,       /* dy -> dx */
+    DSC_OP_VECTORS_BWD,      /* dy, y, lengths -> dx */
+    DSC_OP_CONV2D_DX,        /* dy, sum so far -> dx */
+    DSC_OP_CONV2D_DW,        /* x, dy -> */
     DSC_OP_BATCH_NORM_BWD,   /* dy, x, statistics, residual or none -> dx, d_residual or none */
     DSC_OP_POOL_BWD,         /* dy, the pixels that were chosen or none -> dx */
     DSC_OP_SAMPLE_SCALE_BWD, /* dy, x -> the gradient of the row of each sample */
-    DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
+    DSC_OP_EXCHANGE_DW,      /* -> the gradient of a parameter becomes the sum of all ranks' */
+    DSC_OP_JOIN,             /* gradients of all slices of a value, in place -> its gradient */
     DSC_OP_KINDS
 } dsc_op_kind;
 
@@ -141,6 +147,8 @@ typedef struct dsc_program_param {
     bool experts; /* as in dsc_param_spec */
     bool in_base; /* the name follows the family's base and not the module's own name */
     bool tied;    /* it is the table of tokens, the model's first parameter */
+    dsc_param_part share; /* as `part` of dsc_param_spec; its `spare` of a whole tensor is set by the declaration */
+    bool summed;          /* ranks have parts of its gradient: at the end of backward it becomes their sum */
 } dsc_program_param;
 
 /* A buffer of the module: dsc_buffer_spec with a name in two parts, as a parameter's. Its number is its place in the
@@ -152,12 +160,18 @@ typedef struct dsc_program_buffer {
     double init, momentum;
 } dsc_program_buffer;
 
+/* Ranks that compute the program together, and which of them this one is. count 0: this one alone. */
+typedef struct dsc_program_ranks {
+    int32_t count, own;
+} dsc_program_ranks;
+
 /* A linear layer of the module, with the numbers of its parameters. */
 typedef struct dsc_program_layer {
     const char *name;
     dsc_linear shape;
     int32_t weight, bias; /* bias: NONE without one */
     bool out_split, whole, no_adapter, by_parameter;
+    bool bias_elsewhere; /* another rank adds the bias to its part of a sum */
 } dsc_program_layer;
 
 typedef struct dsc_op_norm {
@@ -166,6 +180,7 @@ typedef struct dsc_op_norm {
     double eps;
     int32_t weight, bias;    /* numbers of the parameters, DSC_PROGRAM_NONE: none. An RMS norm has no bias */
     bool no_weight, no_bias; /* declared without them */
+    bool summed;             /* ranks have parts of the gradients, as in dsc_program_param */
     bool plus_one;           /* the factor is 1 + weight, whose first values are 0 */
 } dsc_op_norm;
 typedef struct dsc_op_rope {
@@ -316,6 +331,8 @@ typedef struct dsc_op {
         dsc_op_classify classify;
         dsc_op_vectors vectors;
         dsc_op_compare compare;
+        int32_t sharers; /* EXCHANGE_SHARE, EXCHANGE_SUM: as in dsc_exchange_args */
+        int32_t summed;  /* EXCHANGE_DW: the parameter's number */
         int32_t targets; /* LOSS: the batch tensor with an int32 class for each row */
         struct {
             int32_t param; /* its number */
@@ -373,6 +390,7 @@ typedef struct dsc_program {
     int16_t op_count, forward_count, value_count, buffer_count[2], cache_count;
     int32_t param_count, layer_count;
     int16_t record_count; /* of routers */
+    dsc_program_ranks ranks;
     bool loss;  /* the last op gives losses, and the output is the gradient of its input */
     bool keeps; /* of such a program: values that backward could make again are kept */
     const dsc_lora *adapters; /* the module's, while the block is described with its experts' adapters; NULL: without */
@@ -429,6 +447,8 @@ typedef struct dsc_program_linear_args {
     bool by_parameter; /* it has one where its weight is named, and not by the name of the layer */
     bool as_stored;  /* its weight stays as it is beside others in 4 bits */
     bool late_bias;  /* its bias lies behind the other tensors, and its weight beside the next layer's */
+    /* With several ranks: the shape is that of this rank's part, by out_split. count 0: all ranks have the whole. */
+    dsc_param_part share;
     double std;      /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
 } dsc_program_linear_args;
 int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args);
@@ -450,6 +470,13 @@ int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up, dsc_ac
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b);
 int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b); /* element by element */
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);
+/* Exchanges of the ranks, which program->ranks has since the beginning. With one rank each gives x, and there is no op.
+ * y of `share` is x for a part of the program that ranks compute apart: their gradients are added. With `sharers` above
+ * 0 only those of so many neighbours, whose part is the same. Rows of a sample are shared out over all ranks. */
+int16_t dsc_program_exchange_share(dsc_program *program, int16_t x, int32_t sharers);
+int16_t dsc_program_exchange_sum(dsc_program *program, int16_t x);
+int16_t dsc_program_exchange_gather(dsc_program *program, int16_t x);
+int16_t dsc_program_exchange_scatter(dsc_program *program, int16_t x);
 /* Each token goes to `top_k` of the experts, which are MLPs: down(activation(gate(x)) * up(x)). y is their sum, by
  * weights that the rule makes of `logits`, [experts] of each token. Each matrix is one parameter [experts, out, in].
  * The '*' in its name is the number of an expert in files. */

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 struct dsc_stream; /* opaque: where a module launches its work */
+struct dsc_exchange_group; /* kernels/exchange.h */
 
 typedef enum dsc_init_kind {
     DSC_INIT_ZEROS,
@@ -28,6 +29,18 @@ typedef enum dsc_init_kind {
     DSC_INIT_COLUMN_NORMS
 } dsc_init_kind;
 typedef enum dsc_split_axis { DSC_SPLIT_NONE, DSC_SPLIT_ROW, DSC_SPLIT_COLUMN } dsc_split_axis;
+
+/* The part of a tensor that one of several ranks has. Along one axis the whole tensor is longer than the part. It is
+ * there one run of elements, or several side by side, as q, k and v in one matrix. Each run is shared out evenly, in
+ * the order of parts. */
+enum { DSC_PART_RUNS = 3 };
+typedef struct dsc_param_part {
+    int32_t count, index; /* parts of the tensor, and which one this is. count 0: it is the whole */
+    int32_t axis;         /* of the dimensions */
+    int32_t run_count;
+    int64_t run[DSC_PART_RUNS]; /* lengths in the whole tensor */
+    bool spare; /* a rank before this one has the same elements. It stands for them in norms, files and counts */
+} dsc_param_part;
 
 typedef struct dsc_param_spec {
     const char *name; /* Hugging Face name: "transformer.h.0.attn.c_attn.weight"; unique but for shared ones */
@@ -52,6 +65,8 @@ typedef struct dsc_param_spec {
     /* Its place in a flat group is behind the module's other tensors, so that the matrices around it lie side by side.
      */
     bool laid_late;
+    /* Of a model that several ranks compute together: `dim` are the dimensions of this rank's part. */
+    dsc_param_part part;
 } dsc_param_spec;
 
 /* The name of a language model's tensor of targets, which hold one token or class for each loss item. A negative target
@@ -181,6 +196,8 @@ typedef struct dsc_module_plan {
     /* The cache has a state behind the last token of a call: the next call begins at the token behind it, or at 0
      * again. */
     bool keeps_state;
+    /* Payload in bytes that one of the ranks of the context's group sends to the others. 0: this rank is alone. */
+    int64_t forward_sent_bytes, backward_sent_bytes;
 } dsc_module_plan;
 
 /* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step; and forward
@@ -314,6 +331,10 @@ typedef struct dsc_module_ctx {
     /* Share m of another label, of the same module: that of the item before in the micro-batch. The last item is before
      * the first one. The loss is (1 - m) loss(own label) + m loss(that label). 0: none, as outside of training. */
     float mixed;
+
+    /* Of a model that several ranks compute together, each with its part of the parameters (tensor_ranks of the
+     * options): these ranks, with whom a module exchanges values. NULL: this rank computes alone. */
+    const struct dsc_exchange_group *group;
 } dsc_module_ctx;
 
 enum {
@@ -416,6 +437,9 @@ typedef struct dsc_model {
      * *found = false: the engine takes `init`. Rank 0 alone calls it, once for each buffer. */
     dsc_status (*load_buffer)(const struct dsc_model *model, int32_t module, int32_t buffer, void *out, bool *found,
                               dsc_error *err);
+    /* Ranks that compute the model together, and the number of the one that it was opened for; 0: one rank. load_param
+     * counts elements of whole tensors all the same. */
+    int32_t tensor_ranks, tensor_rank;
 } dsc_model;
 
 /* A number of the layers that a regular expression in Python's syntax fits. */
@@ -517,14 +541,15 @@ typedef struct dsc_model_options {
         const char *const *members;
         int32_t member_count;
     } network;
+    /* Ranks that compute the model together, each with a part of the heads and of the inner columns, and which of them
+     * this one is. 0: one. Families and sizes that cannot be shared out so are refused. */
+    int32_t tensor_ranks, tensor_rank;
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
             { false, DSC_LABELS_NONE, 0, NULL, false, DSC_POOLING_AUTO, DSC_UNIT_AUTO, 0 }, -1, -1,                    \
-        {                                                                                                              \
-            0, 0, 0, 0, false, false, NULL, 0                                                                          \
-        }                                                                                                              \
+            { 0, 0, 0, 0, false, false, NULL, 0 }, 0, 0                                                                \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face
@@ -535,6 +560,11 @@ DSC_API DSC_MUST_USE dsc_status dsc_model_open(dsc_model **out, const char *name
 DSC_API void dsc_model_close(dsc_model **model); /* safe on NULL */
 /* The i-th built-in name, NULL past the end. */
 DSC_API const char *dsc_model_builtin_name(int32_t index);
+/* Length of a dimension in the whole tensor of which a rank may have a part. */
+DSC_API int64_t dsc_param_whole_dim(const dsc_param_spec *spec, int32_t axis);
+/* *whole <- the place in the whole tensor of element `first` of this rank's part. Returns for how many of the next
+ * `count` elements, at least 1, the places follow each other. */
+DSC_API int64_t dsc_param_whole_run(const dsc_param_spec *spec, int64_t first, int64_t count, int64_t *whole);
 /* Structure checks that the engine makes before it trusts a table: counts, shapes, sharing, one loss module at the
  * end. */
 DSC_API DSC_MUST_USE dsc_status dsc_model_check(const dsc_model *model, dsc_error *err);

@@ -115,6 +115,15 @@ static void copy_carried(dsc_tape *t)
     program->d_carried = dsc_tape_emit_value(t, op, 0, program->carried);
 }
 
+/* Gradients of which ranks have parts, once all are made. */
+static void sum_gradients(dsc_tape *t)
+{
+    static const dsc_op of = { .name = "exchange_dw" };
+    for (int32_t i = 0; i < t->program->param_count && t->program->ranks.count > 1; i++)
+        if (t->program->param[i].summed)
+            dsc_tape_emit(t, DSC_OP_EXCHANGE_DW, &of)->summed = i;
+}
+
 dsc_status dsc_program_differentiate(dsc_program *program, dsc_error *err)
 {
     dsc_tape t = { .program = program };
@@ -128,6 +137,8 @@ dsc_status dsc_program_differentiate(dsc_program *program, dsc_error *err)
         DSC_TRY(run_tape(&t, err));
     if (!t.full && program->carried != DSC_PROGRAM_NONE)
         copy_carried(&t);
+    if (!t.full)
+        sum_gradients(&t);
     if (t.full)
         return DSC_FAIL(err, DSC_ERR_INPUT, "",
                         "a program of %d ops has more than %d ops or %d values with its "

@@ -40,6 +40,7 @@ typedef int64_t dsc_op_state(const dsc_program *program, const dsc_op *op, dsc_d
 typedef double dsc_op_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
 typedef dsc_status dsc_op_plan(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
                                dsc_error *err);
+typedef int64_t dsc_op_sent(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
 typedef bool dsc_op_can_lie(const dsc_place *places, const dsc_op *op);
 typedef dsc_status dsc_op_rule(struct dsc_tape *tape, dsc_op *op, dsc_error *err);
 
@@ -67,6 +68,7 @@ typedef struct dsc_op_info {
     dsc_op_launch *launch;
     dsc_op_flops *flops;
     dsc_op_plan *plan; /* the launches for a plan's sink */
+    dsc_op_sent *sent; /* payload in bytes that a rank sends to the others */
 
     /* ---- Backward ---- */
     /* Emits the ops of the gradients. NULL: no gradient goes through. */

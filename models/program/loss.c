@@ -128,7 +128,9 @@ dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *m
     const int64_t work = dsc_max_i64(plan.forward_scratch_bytes, plan.backward_scratch_bytes);
     *out = (dsc_module_plan) { .forward_scratch_bytes = lay(program, &stored, batch, dtype).work + work,
                                .forward_flops = plan.forward_flops,
-                               .backward_flops = plan.backward_flops };
+                               .backward_flops = plan.backward_flops,
+                               .forward_sent_bytes = plan.forward_sent_bytes,
+                               .backward_sent_bytes = plan.backward_sent_bytes };
     return DSC_OK;
 }
 

@@ -66,6 +66,11 @@ dsc_op_can_lie dsc_op_rope_can_lie, dsc_op_attention_can_lie, dsc_op_attention_b
 /* ---- Heads, ops_heads.c ---- */
 dsc_op_launch dsc_op_run_heads, dsc_op_run_heads_bwd;
 
+/* ---- Exchanges of ranks, ops_exchange.c ---- */
+dsc_op_launch dsc_op_run_exchange_sum, dsc_op_run_exchange_gather, dsc_op_run_exchange_scatter, dsc_op_run_exchange_dw;
+dsc_op_scratch dsc_op_exchange_sum_scratch, dsc_op_exchange_scatter_scratch, dsc_op_exchange_dw_scratch;
+dsc_op_sent dsc_op_exchange_sum_sent, dsc_op_exchange_rows_sent, dsc_op_exchange_dw_sent;
+
 /* ---- Element by element, ops_elements.c ---- */
 dsc_op_launch dsc_op_run_activation, dsc_op_run_activation_bwd, dsc_op_run_gated, dsc_op_run_gated_bwd,
     dsc_op_run_pairs, dsc_op_run_pairs_bwd, dsc_op_run_copy, dsc_op_run_scale, dsc_op_run_tanh, dsc_op_run_tanh_bwd,

@@ -181,6 +181,12 @@ int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param
     own->parted = param->parted, own->as_stored = param->as_stored, own->laid_late = param->laid_late;
     own->frozen = param->frozen, own->experts = param->experts;
     own->in_base = param->in_base, own->tied = param->tied;
+    own->share.count = param->share.count, own->share.index = param->share.index;
+    own->share.axis = param->share.axis, own->share.run_count = param->share.run_count;
+    for (int32_t i = 0; i < param->share.run_count; i++)
+        own->share.run[i] = param->share.run[i];
+    own->share.spare = param->share.count > 0 ? param->share.spare : program->ranks.own > 0;
+    own->summed = param->summed;
     return program->param_count++;
 }
 
@@ -198,13 +204,10 @@ int32_t dsc_program_declare_buffer(dsc_program *program, const dsc_program_buffe
     return program->module_buffer_count++;
 }
 
-static int32_t declare_vector(dsc_program *program, const char *name, const char *part, int64_t elements,
-                              dsc_init_kind init, dsc_split_axis split)
+/* A vector of `name`, without its share. */
+static dsc_program_param vector_of(const char *name, const char *part, int64_t elements, dsc_init_kind init)
 {
-    const dsc_program_param param = {
-        .name = name, .part = part, .dim_count = 1, .dim = { elements }, .init = init, .split = split
-    };
-    return dsc_program_declare(program, &param);
+    return (dsc_program_param) { .name = name, .part = part, .dim_count = 1, .dim = { elements }, .init = init };
 }
 
 /* The weight, in the dimensions that files have. */
@@ -220,6 +223,18 @@ static int32_t declare_weight(dsc_program *program, const dsc_program_linear_arg
     return dsc_program_declare(program, &weight);
 }
 
+/* A bias follows the outputs; beside split inputs it is whole on every rank. */
+static int32_t declare_bias(dsc_program *program, const dsc_program_linear_args *args)
+{
+    const bool split = args->out_split && !args->whole;
+    dsc_program_param bias = vector_of(args->name, "bias", args->shape.out, DSC_INIT_ZEROS);
+    bias.split = split ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE;
+    bias.laid_late = args->late_bias;
+    if (split)
+        bias.share = args->share;
+    return dsc_program_declare(program, &bias);
+}
+
 int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linear_args *args)
 {
     const dsc_linear shape = args->shape;
@@ -229,44 +244,44 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
     if (program->status == DSC_OK && program->layer_count >= DSC_PROGRAM_LAYERS)
         REFUSE(program, "op \"%.60s\" (linear): a program has at most %d linear layers; split the module", args->name,
                DSC_PROGRAM_LAYERS);
-    const dsc_program_param weight = { .name = args->name,
-                                       .part = "weight",
-                                       .dim_count = 2,
-                                       .dim = { shape.out_in ? shape.out : shape.in,
-                                                shape.out_in ? shape.in : shape.out },
-                                       .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
-                                       .std = args->std,
-                                       .split = args->whole                       ? DSC_SPLIT_NONE
-                                                : args->out_split == shape.out_in ? DSC_SPLIT_ROW
-                                                                                  : DSC_SPLIT_COLUMN,
-                                       .as_stored = args->as_stored };
+    DSC_ASSERT(args->share.count == 0 || (!args->whole && args->dims == NULL));
+    dsc_program_param weight = { .name = args->name,
+                                 .part = "weight",
+                                 .dim_count = 2,
+                                 .dim = { shape.out_in ? shape.out : shape.in, shape.out_in ? shape.in : shape.out },
+                                 .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
+                                 .std = args->std,
+                                 .split = args->whole                       ? DSC_SPLIT_NONE
+                                          : args->out_split == shape.out_in ? DSC_SPLIT_ROW
+                                                                            : DSC_SPLIT_COLUMN,
+                                 .as_stored = args->as_stored,
+                                 .share = args->share };
+    weight.share.axis = args->out_split == shape.out_in ? 0 : 1;
     const int32_t number = declare_weight(program, args, weight);
-    /* A bias follows the outputs; beside split inputs it is whole on every rank. */
-    const int32_t bias = args->bias
-                             ? declare_vector(program, args->name, "bias", shape.out, DSC_INIT_ZEROS,
-                                              args->out_split && !args->whole ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE)
-                             : DSC_PROGRAM_NONE;
+    const int32_t bias = args->bias ? declare_bias(program, args) : DSC_PROGRAM_NONE;
     if (program->status != DSC_OK)
         return DSC_PROGRAM_NONE;
-    if (bias != DSC_PROGRAM_NONE)
-        program->param[bias].laid_late = args->late_bias;
     dsc_program_layer *layer = &program->layer[program->layer_count];
     layer->name = args->name;
     layer->shape.in = shape.in, layer->shape.out = shape.out, layer->shape.out_in = shape.out_in;
     layer->weight = number, layer->bias = bias;
     layer->out_split = args->out_split, layer->whole = args->whole, layer->no_adapter = args->no_adapter;
     layer->by_parameter = args->by_parameter;
+    layer->bias_elsewhere = args->share.count > 0 && !args->out_split && program->ranks.own > 0;
     return program->layer_count++;
 }
 
 void dsc_program_declare_norm(dsc_program *program, const char *name, int64_t channels, dsc_op_norm *norm)
 {
     const dsc_init_kind init = norm->plus_one ? DSC_INIT_ZEROS : DSC_INIT_ONES;
+    dsc_program_param weight = vector_of(name, "weight", channels, init);
+    dsc_program_param bias = vector_of(name, "bias", channels, DSC_INIT_ZEROS);
+    weight.summed = bias.summed = norm->summed;
     norm->weight = norm->bias = DSC_PROGRAM_NONE;
     if (!norm->no_weight)
-        norm->weight = declare_vector(program, name, "weight", channels, init, DSC_SPLIT_NONE);
+        norm->weight = dsc_program_declare(program, &weight);
     if (norm->kind == DSC_NORM_LAYER && !norm->no_bias)
-        norm->bias = declare_vector(program, name, "bias", channels, DSC_INIT_ZEROS, DSC_SPLIT_NONE);
+        norm->bias = dsc_program_declare(program, &bias);
 }
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
@@ -287,12 +302,12 @@ int16_t dsc_program_linear_of(dsc_program *program, int16_t x, int32_t number)
     if (in->columns != layer->shape.in)
         REFUSE(program, "op \"%.60s\" (linear): its input \"%.60s\" is [%lld,%lld], and its weight takes %lld columns",
                layer->name, in->name, (long long)in->rows, (long long)in->columns, (long long)layer->shape.in);
-    const bool bias = layer->bias != DSC_PROGRAM_NONE;
+    const bool bias = layer->bias != DSC_PROGRAM_NONE, adds = bias && !layer->bias_elsewhere;
     op->linear = (dsc_linear_layer) { .shape = layer->shape,
                                       .weight = layer->weight,
                                       .bias = bias ? layer->bias : -1,
                                       .no_dx = in->is_data && layer->no_adapter,
-                                      .forward = bias ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE,
+                                      .forward = adds ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE,
                                       .backward = DSC_EPILOGUE_NONE };
     program->value[y].columns = layer->shape.out;
     return y;

@@ -173,7 +173,7 @@ static bool is_by_rows(const dsc_program *program)
     bool by_rows = true;
     for (int16_t i = 0; i < list->count; i++) {
         const dsc_op_kind kind = program->op[list->op[i]].kind;
-        by_rows &= kind == DSC_OP_NORM || kind == DSC_OP_CLASSIFY;
+        by_rows &= kind == DSC_OP_NORM || kind == DSC_OP_CLASSIFY || kind == DSC_OP_EXCHANGE_SHARE;
     }
     return by_rows;
 }
@@ -186,6 +186,9 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
     const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes };
     dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err, .row = -1 };
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
+    if (program->ranks.count > 1 && (ctx->group == NULL || ctx->group->size != program->ranks.count))
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "a module of %d ranks was called in a group of %d",
+                        (int)program->ranks.count, ctx->group != NULL ? (int)ctx->group->size : 1);
     DSC_ASSERT(ctx->cache == NULL || (ctx->batch == 1 && ctx->past + program->tokens <= program->cache_tokens));
     if (ctx->logits != NULL && is_by_rows(program))
         exec.row = ctx->logits_row;
@@ -196,6 +199,19 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
 }
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
+
+/* Payload in bytes that a list sends to other ranks. */
+static int64_t sent_bytes(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of)
+{
+    const dsc_op_list *list = &program->list[pass];
+    int64_t bytes = 0;
+    for (int16_t i = 0; i < list->count; i++) {
+        const dsc_op *op = &program->op[list->op[i]];
+        if (dsc_op_infos[op->kind].sent != NULL)
+            bytes += dsc_op_infos[op->kind].sent(program, op, of);
+    }
+    return bytes;
+}
 
 /* Work of a list, and its products for the sink. */
 static dsc_status plan_list(const dsc_program *program, dsc_pass pass, dsc_linear_planned *gemms, double *other,
@@ -238,7 +254,9 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
                                .rebuilt_bytes = at.rebuilt_bytes,
                                .rebuild_flops = again.forward_flops + other_again,
                                .repeated_bytes = at.repeated_bytes,
-                               .keeps_state = at.has_state };
+                               .keeps_state = at.has_state,
+                               .forward_sent_bytes = sent_bytes(program, DSC_PASS_FORWARD, &of),
+                               .backward_sent_bytes = sent_bytes(program, DSC_PASS_BACKWARD, &of) };
     dsc_program_lay(program, DSC_PASS_BACKWARD, &of, &at);
     out->backward_scratch_bytes = at.scratch_bytes;
     return DSC_OK;
