@@ -18,6 +18,7 @@
 #include "kernels/expert_bias.h"
 #include "kernels/exact.h"
 #include "kernels/binned_sum.h"
+#include "kernels/fingerprint.h"
 #include "kernels/fp8.h"
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
@@ -93,6 +94,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC ORDERED_REDUCE ADD SUMSQ */
 void dsc_average_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_zero_ranges_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_fingerprint_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ... */
 void dsc_exact_gemm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_binned_sum_init(dsc_kernel_table *table, uint32_t caps); /* MATRIX_SQUARES */

@@ -24,6 +24,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_scale_init(table, caps);
     dsc_average_init(table, caps);
     dsc_zero_ranges_init(table, caps);
+    dsc_fingerprint_init(table, caps);
     dsc_dropout_init(table, caps);
     dsc_dora_init(table, caps);
     dsc_attention_init(table, caps);

@@ -279,6 +279,8 @@ static double flat_bytes(dsc_kernel kernel, const void *args)
         return (double)((const dsc_average_args *)args)->count * 12;
     case DSC_KERNEL_SUMSQ:
         return (double)((const dsc_sumsq_args *)args)->count * 4;
+    case DSC_KERNEL_FINGERPRINT:
+        return (double)((const dsc_fingerprint_args *)args)->word_count * 4;
     case DSC_KERNEL_SCALE: {
         const dsc_scale_args *a = args;
         return (double)a->count * 2 * each(a->dtype);
