@@ -88,6 +88,16 @@ double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step)
     return sum / (double)count;
 }
 
+double dsc_engine_sample_loss(const dsc_engine *engine, int64_t micro_step, int64_t sample)
+{
+    const int64_t items = engine->models.now->losses_per_sample;
+    const float *losses = slot_of(engine, micro_step) + sample * items;
+    double sum = 0;
+    for (int64_t i = 0; i < items; i++)
+        sum += (double)losses[i];
+    return sum / (double)items;
+}
+
 int64_t dsc_engine_sample_losses(const dsc_engine *engine, int64_t count, double *out)
 {
     const float *losses = slot_of(engine, 0);

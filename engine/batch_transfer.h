@@ -18,6 +18,8 @@ dsc_status dsc_engine_fetch_places(dsc_engine *engine, dsc_error *err);
 int64_t dsc_engine_count_behind(const dsc_engine *engine, int64_t count, int32_t most);
 /* Needs the fetched losses. On pairs it also writes their facts of the step. */
 double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step);
+/* Mean loss of a sample of a micro-step, likewise. */
+double dsc_engine_sample_loss(const dsc_engine *engine, int64_t micro_step, int64_t sample);
 /* [M], likewise, of micro-step 0. Returns how many items of the first `count` samples are predicted wrongly, of a model
  * with labels that are classes or numbers. */
 int64_t dsc_engine_sample_losses(const dsc_engine *engine, int64_t count, double *out);

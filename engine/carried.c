@@ -189,6 +189,8 @@ void dsc_state_header_fill(dsc_engine *engine, dsc_state_header *out)
     out->world_size = engine->place.size;
     out->loss_scaler = engine->progress.loss_scaler;
     out->lr_override = engine->progress.lr_override;
+    out->skips = engine->input.skips;
+    out->spikes = engine->spikes.watch;
     out->averages = dsc_zero_has_averages(engine->zero);
     out->identity = identity_of(engine);
 }

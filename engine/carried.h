@@ -11,7 +11,9 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "engine/data/skips.h"
 #include "engine/schedule/loss_scale.h"
+#include "engine/schedule/spike_watch.h"
 #include "zero/zero.h"
 
 #define DSC_STATE_COPIES_MAX 8 /* of one rank */
@@ -23,6 +25,8 @@ typedef struct dsc_state_header {
     int32_t rank, world_size; /* whose slices */
     dsc_loss_scaler loss_scaler;
     double lr_override;
+    dsc_skips skips;
+    dsc_spike_watch spikes;
     bool averages;        /* moving averages have values */
     dsc_hash128 identity; /* hash of the model's tensors and the planes of their states */
 } dsc_state_header;

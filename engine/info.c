@@ -150,7 +150,7 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     const dsc_config *config = &engine->config;
     stats.step = engine->progress.step;
     stats.micro_step = engine->progress.micro_step;
-    stats.next_sample = engine->progress.step * config->train_batch_size;
+    stats.next_sample = dsc_skips_batch(&engine->input.skips, engine->progress.step) * config->train_batch_size;
     stats.samples_per_epoch = engine->input.samples_per_epoch;
     stats.parameter_count = dsc_stages_whole_layout(engine)->parameter_count;
     stats.trainable_count = dsc_stages_whole_layout(engine)->trainable_count;
@@ -246,7 +246,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
     *out = (dsc_run_state) {
         .step = engine->progress.step,
         .update_count = engine->progress.update_count,
-        .next_sample = engine->progress.step * config->train_batch_size,
+        .next_sample = dsc_skips_batch(&engine->input.skips, engine->progress.step) * config->train_batch_size,
         .seed = config->seed,
         .train_batch_size = config->train_batch_size,
         .micro_batch = config->train_micro_batch_size_per_gpu,
@@ -262,6 +262,8 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .recipe = config->optimizer.recipe,
         .averages = engine->zero != NULL && dsc_zero_has_averages(engine->zero),
         .loss_scaler = engine->progress.loss_scaler,
+        .skips = engine->input.skips,
+        .spikes = engine->spikes.watch,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,
         .gemm_plans = engine->gemm_plans,

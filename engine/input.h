@@ -16,6 +16,7 @@ typedef struct dsc_engine_input {
     dsc_pictures *pictures, *eval_pictures; /* data of a model of pictures */
     char *class_config;                     /* the model's config with the classes of the data; NULL: its own */
     dsc_reader *reader;
+    dsc_skips skips; /* batches that a rewind leaves out */
     bool drawn; /* a network of pictures would see drawn ones, as no data is named */
     bool masks; /* the source may have masked targets; equal on all ranks */
     int64_t samples_per_epoch, steps_per_epoch, total_steps;

@@ -26,9 +26,11 @@
 #include "engine/profile/profile.h"
 #include "engine/progress.h"
 #include "engine/quota.h"
+#include "engine/repeat.h"
 #include "engine/report.h"
 #include "engine/router_bias.h"
 #include "engine/save.h"
+#include "engine/spikes.h"
 #include "engine/pipeline.h"
 #include "zero/zero.h"
 
@@ -90,6 +92,8 @@ struct dsc_engine {
 
     dsc_engine_progress progress;
     dsc_engine_quota quota;
+    dsc_engine_repeat repeat;
+    dsc_engine_spikes spikes;
     dsc_engine_counts counts;
     dsc_engine_experts experts;
     dsc_engine_buffers buffers;
@@ -143,7 +147,7 @@ dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err);
 /* step.c: a pass over work.batch[0] whose losses are in work.losses. */
 dsc_status dsc_engine_forward_only(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_check_idle(const dsc_engine *engine, const char *what, dsc_error *err); /* at a step boundary */
-/* step.c: copies as many members as the caller's struct_bytes cover. */
+/* step_result.c: copies as many members as the caller's struct_bytes cover. */
 void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out);
 
 #endif

@@ -230,6 +230,13 @@ static dsc_quota quota_of_states(const dsc_plan_options *o)
     return shards == o->data_ranks ? quota : dsc_quota_even(quota.total * shards / o->data_ranks, shards);
 }
 
+uint32_t dsc_plan_fingerprints(const dsc_config *config)
+{
+    const dsc_ext_config *own = &config->own;
+    return (own->spikes.enabled || own->check_gradients > 0 ? DSC_FINGERPRINTS_PARTS : 0u) |
+           (own->check_replicas > 0 ? DSC_FINGERPRINTS_PARAMS : 0u);
+}
+
 void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_zero_options *out)
 {
     const dsc_config *config = o->config;
@@ -254,6 +261,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .quant_grad_parts = dsc_config_grad_part_quant(config),
         .grad_part_errors = config->own.compression != DSC_QUANT_NONE,
         .signs = dsc_config_signs(config),
+        .fingerprints = dsc_plan_fingerprints(config),
         .gather_fp8 = dsc_plan_gathers_fp8(config, o->world_size),
         .neighbour_count = dsc_plan_neighbours(config, o->data_ranks),
         .replica_count = o->data_ranks / o->layout->world_size,
@@ -341,6 +349,7 @@ typedef struct work_sizes {
     int64_t router_stats, expert_loads;
     int64_t values, values_mirror, statistics, statistics_own, statistics_all; /* bytes */
     int64_t buffers, buffers_most;
+    int64_t first_parts, reports, params_read; /* lengths */
 } work_sizes;
 
 static void size_buffers(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
@@ -391,6 +400,13 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         out->all_params += o->config->own.fp8.enabled ? o->model->modules[m].param_count : 0;
     }
     size_buffers(o, plan, out);
+    const uint32_t prints = dsc_plan_fingerprints(o->config);
+    if ((prints & DSC_FINGERPRINTS_PARTS) != 0) {
+        out->first_parts = o->layout->group_count;
+        out->reports = o->world_size;
+    }
+    if ((prints & DSC_FINGERPRINTS_PARAMS) != 0)
+        out->params_read = (int64_t)o->world_size * o->layout->group_count * o->layout->world_size;
 }
 
 int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_work *w, dsc_need list[DSC_WORK_NEEDS_MAX])
@@ -453,6 +469,11 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->buffer_values, DSC_TAG_CONTROL, host, s.buffers_most * word, DSC_NEED_SMALL },
         { &w->buffer_statistics, DSC_TAG_CONTROL, host, s.buffers_most * word, DSC_NEED_SMALL },
     };
+    const dsc_need of_checks[] = {
+        { &w->first_parts, DSC_TAG_CONTROL, host, s.first_parts * number, DSC_NEED_ARRAY },
+        { &w->reports, DSC_TAG_CONTROL, host, s.reports * (int64_t)sizeof(dsc_rank_report), DSC_NEED_ARRAY },
+        { &w->params_read, DSC_TAG_CONTROL, host, s.params_read * number, DSC_NEED_ARRAY },
+    };
     for (size_t i = 0; i < DSC_COUNT(buffers); i++)
         if (o == NULL || buffers[i].bytes > 0)
             list[count++] = buffers[i];
@@ -464,6 +485,9 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
     for (size_t i = 0; i < DSC_COUNT(of_buffers); i++)
         if (o == NULL || of_buffers[i].bytes > 0)
             list[count++] = of_buffers[i];
+    for (size_t i = 0; i < DSC_COUNT(of_checks); i++)
+        if (o == NULL || of_checks[i].bytes > 0)
+            list[count++] = of_checks[i];
     for (size_t i = 0; i < DSC_COUNT(of_pairs) && (o == NULL || o->config->own.dpo.enabled); i++)
         list[count++] = of_pairs[i];
     if (o != NULL) {

@@ -4,6 +4,7 @@
 #define DSC_ENGINE_PLAN_H
 
 #include "engine/config/config.h"
+#include "engine/repeat.h"
 #include "kernels/fp8_cache.h"
 #include "kernels/needs.h"
 #include "zero/zero.h"
@@ -112,6 +113,9 @@ typedef struct dsc_work {
     double *step_stats;               /* [dsc_step_stat_count] numbers of this rank's step for the other ranks */
     double *step_stat_count;          /* [W * dsc_step_stat_count] */
     double *eval_losses;              /* [W * micro-batch] of an evaluation's samples */
+    uint64_t *first_parts;            /* [groups] fingerprints of a step that is repeated; NULL: no step is */
+    dsc_rank_report *reports;         /* [W] likewise (repeat.h) */
+    uint64_t *params_read;            /* [W][groups][shards] (replicas.h); NULL: they are not compared */
     dsc_buf fp8_buf;                  /* not open without dsc.fp8 */
     bool *fp8_is_cast;                /* [parameters of all modules] */
     const dsc_fp8_scale **fp8_gathered; /* likewise; dsc_fp8_cache */
@@ -131,7 +135,7 @@ typedef struct dsc_work {
     float **buffer_statistics;   /* likewise */
 } dsc_work;
 
-#define DSC_WORK_NEEDS_MAX 45
+#define DSC_WORK_NEEDS_MAX 48
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */
@@ -144,6 +148,8 @@ int32_t dsc_plan_neighbours(const dsc_config *config, int32_t world_size);
 /* The ranks whose slices are one copy of the states: MiCS's groups, or all; it divides the world size. */
 int32_t dsc_plan_shards(const dsc_config *config, int32_t world_size);
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
+/* Fingerprints that a run takes, DSC_FINGERPRINTS_*. */
+uint32_t dsc_plan_fingerprints(const dsc_config *config);
 /* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then these. On pairs there are
  * three more for each micro-step (preference.h). */
 enum {
@@ -151,6 +157,7 @@ enum {
     DSC_STAT_WORK_NS,
     DSC_STAT_MODULE_NS, /* in calls of modules; 0 unless quotas are measured */
     DSC_STAT_DATA_NS,
+    DSC_STAT_WAIT_NS, /* for exchanges, up to the sums */
     DSC_STAT_MEMORY_BYTES,
     DSC_STAT_COUNTED, /* targets */
     DSC_STAT_GPU_WATTS,

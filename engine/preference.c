@@ -102,7 +102,7 @@ static dsc_status use_references(dsc_engine *engine, dsc_error *err)
         dsc_data_set_references(engine->input.eval, p->eval);
     if (engine->input.data == NULL || engine->input.reader == NULL)
         return DSC_OK;
-    return dsc_reader_seek(engine->input.reader, engine->progress.step, err);
+    return dsc_reader_seek(engine->input.reader, engine->progress.step, &engine->input.skips, err);
 }
 
 dsc_status dsc_engine_need_references(dsc_engine *engine, dsc_error *err)

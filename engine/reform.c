@@ -237,10 +237,14 @@ static dsc_status go_on(const reform *f, dsc_error *err)
     engine->progress.skipped_in_row = header->skipped_in_row;
     engine->progress.loss_scaler = header->loss_scaler;
     engine->progress.lr_override = header->lr_override;
+    engine->input.skips = header->skips;
+    engine->spikes.watch = header->spikes;
     if (engine->place.rank == 0)
         dsc_log_printf(&engine->log, DSC_LOG_INFO, "reform: %d ranks go on at step %lld with the states of %d ranks",
                        (int)engine->place.size, (long long)header->step + 1, (int)f->old_world);
-    return engine->input.reader != NULL ? dsc_reader_seek(engine->input.reader, header->step, err) : DSC_OK;
+    if (engine->input.reader == NULL)
+        return DSC_OK;
+    return dsc_reader_seek(engine->input.reader, header->step, &engine->input.skips, err);
 }
 
 dsc_status dsc_engine_load_carried(dsc_engine *engine, const dsc_carried *carried, dsc_error *err)

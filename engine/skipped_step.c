@@ -88,6 +88,13 @@ static dsc_status skip_uncounted(dsc_engine *engine, dsc_error *err)
     return count_skip(engine, what, err);
 }
 
+/* spikes.c has the step's line. */
+static dsc_status skip_spike(dsc_engine *engine, dsc_error *err)
+{
+    engine->progress.skipped_in_row++;
+    return count_skip(engine, "its loss or gradient norm is a spike (dsc.spikes)", err);
+}
+
 dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err)
 {
     const int64_t step = engine->progress.step + 1;
@@ -96,6 +103,8 @@ dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err)
     char what[320], scales[96] = "";
     if (engine->counts.all == 0)
         return skip_uncounted(engine, err);
+    if (engine->spikes.skips)
+        return skip_spike(engine, err);
     DSC_TRY(describe(engine, what, sizeof what, err));
     engine->progress.skipped_in_row++;
     if (!dsc_loss_scaler_next(&engine->config, true, &engine->progress.loss_scaler))

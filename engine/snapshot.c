@@ -378,10 +378,12 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     engine->progress.step = state.step;
     engine->progress.update_count = state.update_count;
     engine->progress.skipped_in_row = 0;
+    engine->input.skips = state.skips;
+    engine->spikes.watch = state.spikes;
     if (state.loss_scaler.scale > 0 && dsc_engine_dtype(engine) == DSC_F16 && engine->config.fp16.loss_scale == 0)
         engine->progress.loss_scaler = state.loss_scaler;
     if (engine->input.reader != NULL)
-        DSC_TRY(dsc_reader_seek(engine->input.reader, engine->progress.step, err));
+        DSC_TRY(dsc_reader_seek(engine->input.reader, engine->progress.step, &engine->input.skips, err));
     engine->failed = false;
     return DSC_OK;
 }

@@ -12,6 +12,7 @@
 #include "engine/fp8.h"
 #include "engine/internal.h"
 #include "engine/model.h"
+#include "engine/replicas.h"
 #include "engine/report.h"
 #include "engine/save.h"
 #include "engine/step.h"
@@ -138,9 +139,11 @@ dsc_status dsc_step_module_forward(dsc_engine *engine, int32_t m, int32_t mb, bo
 static dsc_status settle_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)
 {
     DSC_TRY(dsc_stream_sync(engine->compute, err));
-    for (; engine->progress.settled <= micro_step; engine->progress.settled++)
+    for (; engine->progress.settled <= micro_step; engine->progress.settled++) {
+        dsc_repeat_note_losses(engine, engine->progress.settled);
         engine->work.step_stats[engine->progress.settled] = dsc_engine_mean_loss(engine, engine->progress.settled) +
                                                             dsc_engine_router_loss(engine, engine->progress.settled);
+    }
     return DSC_OK;
 }
 
@@ -329,6 +332,7 @@ dsc_status dsc_step_begin(dsc_engine *engine, int64_t start, dsc_error *err)
     dsc_engine_label_step(engine, engine->progress.step + 1);
     dsc_engine_counts_begin(engine);
     dsc_engine_experts_begin(engine);
+    DSC_TRY(dsc_spikes_begin_step(engine, err));
     dsc_zero_begin(engine->zero, engine->progress.update_count + 1);
     dsc_engine_fp8_changed(engine);
     dsc_engine_set_length(engine, dsc_engine_length(engine, engine->progress.step + 1));
@@ -441,6 +445,9 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     own[DSC_STAT_WORK_NS] = (double)(engine->times.forward_ns + engine->times.backward_ns);
     own[DSC_STAT_MODULE_NS] = (double)engine->quota.module_ns;
     own[DSC_STAT_DATA_NS] = (double)engine->times.data_wait_ns;
+    dsc_exchange_counts exchanged;
+    dsc_engine_exchange_counts(engine, &exchanged);
+    own[DSC_STAT_WAIT_NS] = (double)dsc_exchange_since(&engine->times.exchange_before, &exchanged).wait_ns;
     own[DSC_STAT_COUNTED] = (double)engine->counts.own;
     own[DSC_STAT_MEMORY_BYTES] = 0;
     for (int tier = 0; tier < DSC_TIER_NVME; tier++)
@@ -459,67 +466,6 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     for (int64_t r = 0; r < size; r++)
         *requests |= (uint64_t)engine->work.step_stat_count[r * words + most + DSC_STAT_REQUESTS];
     return DSC_OK;
-}
-
-void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out)
-{
-    const uint32_t bytes = out->struct_bytes;
-    memcpy(out, full, bytes < sizeof *full ? bytes : sizeof *full);
-    out->struct_bytes = bytes;
-}
-
-static void tell_pairs(const dsc_engine *engine, dsc_step_result *out)
-{
-    if (!dsc_model_prefers(engine->model))
-        return;
-    const dsc_pair_sums means = dsc_engine_step_pairs(engine);
-    out->reward_chosen = means.chosen;
-    out->reward_rejected = means.rejected;
-    out->reward_margin = means.chosen - means.rejected;
-    out->reward_accuracy = means.accuracy;
-}
-
-/* The longest wait of a rank; the other ranks waited for that one in their collectives. */
-static int64_t longest_data_wait(const dsc_engine *engine)
-{
-    const int64_t words = dsc_step_stat_count(&engine->config);
-    const double *own = engine->work.step_stat_count + engine->config.micro_steps_most;
-    double longest = 0;
-    for (int32_t r = 0; r < engine->place.size; r++)
-        longest = fmax(longest, own[r * words + DSC_STAT_DATA_NS]);
-    return (int64_t)longest;
-}
-
-/* `result` may be NULL. */
-static void tell_result(const dsc_engine *engine, const dsc_update *update, double loss, double loss_scale,
-                        uint32_t requests, dsc_step_result *result)
-{
-    dsc_step_result full = DSC_STEP_RESULT_INIT;
-    full.step = engine->progress.step;
-    full.loss = loss;
-    full.lr = update->lr;
-    full.grad_norm = update->grad_norm;
-    full.tokens = dsc_engine_step_tokens(engine, engine->progress.step);
-    full.counted_tokens = engine->counts.all;
-    full.seq_length = dsc_engine_length(engine, engine->progress.step);
-    full.flops = dsc_engine_step_flops(engine, engine->progress.step);
-    full.step_ns = engine->times.last_step_ns;
-    full.data_wait_ns = longest_data_wait(engine);
-    memcpy(full.sent_bytes, engine->times.last_exchange.sent, sizeof full.sent_bytes);
-    memcpy(full.received_bytes, engine->times.last_exchange.received, sizeof full.received_bytes);
-    full.exchange_wait_ns = engine->times.last_exchange.wait_ns;
-    full.skipped = update->skip;
-    full.loss_scale = loss_scale;
-    full.epoch = engine->input.samples_per_epoch > 0
-                     ? (engine->progress.step * engine->config.train_batch_size - 1) / engine->input.samples_per_epoch
-                     : 0;
-    full.requests = requests;
-    full.save_ended = engine->saves.ended;
-    tell_pairs(engine, &full);
-    dsc_engine_tell_experts(engine, &full);
-    dsc_engine_report_step(engine, &full);
-    if (result != NULL)
-        dsc_step_result_give(&full, result);
 }
 
 static void close_step(dsc_engine *engine, int64_t start)
@@ -581,6 +527,11 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
                               engine->progress.update_count + 1, &update, err));
     update.skip = update.skip || engine->counts.all == 0;
     DSC_TRY(step_loss(engine, &loss, &requests, err));
+    DSC_TRY(dsc_replicas_compare(engine, err));
+    bool again;
+    DSC_TRY(dsc_spikes_judge(engine, loss, &update, &requests, &again, err));
+    if (again)
+        return DSC_OK;
     DSC_TRY(dsc_engine_fold_buffers(engine, err)); /* of a step without update too */
     const double scale = engine->progress.loss_scaler.scale;
     dsc_engine_snapshot_wait(engine);
@@ -589,7 +540,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     close_step(engine, start);
     if ((requests & WORD_SAVING) == 0)
         dsc_engine_save_advance(engine);
-    tell_result(engine, &update, loss, scale, (uint32_t)requests, result);
+    dsc_step_result_report(engine, &update, loss, scale, (uint32_t)requests, result);
     return dsc_engine_measure_quota(engine, err);
 }
 
@@ -623,7 +574,10 @@ dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, d
         result = &local;
     DSC_TRY(usable(engine, err));
     engine->progress.in_train_batch = true;
-    const dsc_status status = whole_step(engine, result, err);
+    dsc_status status;
+    do
+        status = whole_step(engine, result, err);
+    while (status == DSC_OK && engine->repeat.is_second);
     engine->progress.in_train_batch = false;
     return status;
 }

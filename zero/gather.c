@@ -14,6 +14,7 @@
 #include "base/window.h"
 #include "zero/compress.h"
 #include "zero/core/internal.h"
+#include "zero/fingerprints.h"
 #include "zero/fp8_gather.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
@@ -579,6 +580,7 @@ dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const 
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
         const char *base;
         DSC_TRY(use_group(zero, u, backward, &base, err));
+        DSC_TRY(dsc_fingerprints_add_params(zero, layout->use_group[u], base, err));
         for (int32_t p = first_param; p < layout->module_first_param[module + 1]; p++) {
             const dsc_layout_tensor *tensor = &layout->tensor[layout->param[p].tensor];
             if (tensor->group == layout->use_group[u])

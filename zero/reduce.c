@@ -10,6 +10,7 @@
 #include "zero/compress.h"
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
+#include "zero/fingerprints.h"
 #include "zero/grad_parts.h"
 #include "zero/offload/speculative_memory.h"
 #include "zero/offload/grad_tiles.h"
@@ -370,8 +371,10 @@ static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const d
 {
     DSC_ASSERT(first->mb == micro_step % zero->o.micro_batch_group);
     for (const dsc_grad_part *part = first; part <= last && dsc_quota_has(&zero->o.quota, zero->o.rank, micro_step);
-         part++)
+         part++) {
+        DSC_TRY(dsc_fingerprints_add_part(zero, part, err));
         DSC_TRY(scale_part(zero, part, err));
+    }
     if (!zero->sums_are_own && zero->parts.level_count == 0)
         return ordered_reduce_run(zero, first, last, micro_step / zero->o.micro_batch_group, err);
     for (const dsc_grad_part *part = first; part <= last; part++)

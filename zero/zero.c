@@ -1,6 +1,7 @@
 /* zero.c - opens, plans and closes the model states of one rank. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
 #include "zero/core/internal.h"
+#include "zero/fingerprints.h"
 #include "zero/fp8_gather.h"
 #include "zero/gather.h"
 #include "zero/grad_parts.h"
@@ -94,6 +95,7 @@ typedef struct zero_parts {
     dsc_sign_compress sign_compress;
     dsc_onebit onebit;
     dsc_average average;
+    dsc_fingerprints fingerprints;
     group_parts *group; /* [group_count] */
 } zero_parts;
 _Static_assert(offsetof(zero_parts, zero) == 0, "dsc_zero_close frees the parts by the address of the dsc_zero");
@@ -114,6 +116,7 @@ static dsc_status open_parts(dsc_alloc *alloc, dsc_zero **out, dsc_error *err)
     parts->zero.sign_compress = &parts->sign_compress;
     parts->zero.onebit = &parts->onebit;
     parts->zero.average = &parts->average;
+    parts->zero.fingerprints = &parts->fingerprints;
     *out = &parts->zero;
     return DSC_OK;
 }
@@ -240,6 +243,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_pack_plan(zero);
     dsc_hpz_plan(zero);
     dsc_fp8_gather_plan(zero);
+    dsc_fingerprints_plan(zero);
     DSC_TRY(dsc_packed_plan(zero, err));
     DSC_TRY(plan_passes(zero, err));
     sum_plan(zero);
@@ -353,6 +357,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_hpz_open(zero, err));
     DSC_TRY(dsc_fp8_gather_open(zero, err));
     DSC_TRY(dsc_packed_open(zero, err));
+    DSC_TRY(dsc_fingerprints_open(zero, err));
     place_states(zero);
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         DSC_TRY(zero->optimizer[i]->open(zero, err));
@@ -452,6 +457,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_event_close(&zero->event.pass_mark);
     dsc_event_close(&zero->event.compute_mark);
     if (zero->o.device != NULL) {
+        dsc_fingerprints_close(zero);
         dsc_packed_close(zero);
         dsc_fp8_gather_close(zero);
         dsc_hpz_close(zero);

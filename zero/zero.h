@@ -101,6 +101,15 @@ DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_e
 /* Collective, after a sum that is not finite: the first tensor (in the layout) with an Inf or NaN among its sums, and
  * the owner's rank. -1: no tensor. */
 DSC_MUST_USE dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *rank, dsc_error *err);
+/* Which of the options' fingerprints the following steps take, from 0 on. Before dsc_zero_begin. */
+DSC_MUST_USE dsc_status dsc_zero_watch(dsc_zero *zero, uint32_t watched, dsc_error *err);
+/* After dsc_zero_sumsq: the fingerprints since dsc_zero_watch, in host memory that stays until the next call. parts:
+ * [groups], of this rank's gradient parts of the step. params: [groups][W], of each slice as this rank has read it; 0:
+ * not read. NULL: not in the options. */
+DSC_MUST_USE dsc_status dsc_zero_fingerprints(dsc_zero *zero, const uint64_t **parts, const uint64_t **params,
+                                              dsc_error *err);
+/* After dsc_zero_sumsq, until the update: each rank's part of the sum of squares, [W]. */
+const dsc_fixed_sum *dsc_zero_rank_sums(const dsc_zero *zero);
 /* Applies the recipe to this rank's slices, then distributes the parameters that the stage keeps (asynchronously). A
  * tensor's scalars are scalars[its update_class], of class_count <= DSC_UPDATE_CLASSES_MAX. `update` counts from 1. If
  * states are in files of a host_visible device, the update continues after the return. dsc_zero_acquire then waits for

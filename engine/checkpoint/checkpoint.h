@@ -22,7 +22,9 @@
 #include "engine/checkpoint/companions.h"
 #include "engine/checkpoint/reference.h"
 #include "base/io.h"
+#include "engine/data/skips.h"
 #include "engine/schedule/loss_scale.h"
+#include "engine/schedule/spike_watch.h"
 #include "kernels/nf4.h"
 #include "zero/zero.h"
 
@@ -45,6 +47,8 @@ typedef struct dsc_run_state {
     dsc_recipe recipe; /* of the optimizer */
     bool averages;     /* moving averages of the weights are stored */
     dsc_loss_scaler loss_scaler; /* fp16 only; all zero else, and if it was not saved */
+    dsc_skips skips;             /* batches that the run leaves out */
+    dsc_spike_watch spikes;      /* what dsc.spikes compares with; counts 0: nothing */
     bool world_size_reproducible, shuffle;
     char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
     char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
@@ -169,6 +173,14 @@ DSC_MUST_USE dsc_status dsc_ckpt_load(const dsc_ckpt_ctx *ctx, const char *dir, 
  * DSC_ERR_INPUT when there is none. */
 DSC_MUST_USE dsc_status dsc_ckpt_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
                                       dsc_error *err);
+
+/* Not collective. The newest checkpoint of the folder whose step is at most `most`; *step -1: there is none. */
+DSC_MUST_USE dsc_status dsc_ckpt_newest_until(const dsc_io *io, dsc_alloc *alloc, const char *dir, int64_t most,
+                                              int64_t *step, dsc_error *err);
+/* Not collective. `latest` names step-<step>, which is there, and later checkpoints are removed: the run goes on from
+ * this one with other samples. */
+DSC_MUST_USE dsc_status dsc_ckpt_leave_later(const dsc_io *io, dsc_alloc *alloc, const char *dir, int64_t step,
+                                             dsc_error *err);
 
 /* Removes the checkpoints of a folder that `keep` does not keep, but never the one that `best` names. DSC_ERR_INPUT,
  * and nothing is removed, when `latest` names none or `best` cannot be read. */

@@ -3,6 +3,7 @@
  * A tensor's blocks are one string of hashes: where they begin follows from its size, its dtype and the list of cuts.
  * A JSON value per block would take ten times the memory to read. SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -161,6 +162,50 @@ static dsc_status read_loss_scaler(const read_ctx *c, const cJSON *root, dsc_los
     return s->overflow_step < s->step || s->step == 0 ? DSC_OK : bad(c, object, "loss_scaler");
 }
 
+/* Not there: none are left out. */
+static dsc_status read_skips(const read_ctx *c, const cJSON *root, dsc_skips *skips)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "skips"), *item;
+    int64_t after = 0, batches = 0;
+    if (list != NULL && (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > DSC_SKIPS_MAX))
+        return bad(c, list, "skips");
+    cJSON_ArrayForEach(item, list)
+    {
+        const int64_t least = after;
+        DSC_TRY(get_int(c, item, "after_step", least, &after));
+        DSC_TRY(get_int(c, item, "batches", 1, &batches));
+        if (batches > DSC_SKIP_BATCHES_MAX)
+            return bad(c, item, "skips");
+        skips->skip[skips->count++] = (dsc_skip) { after, batches };
+    }
+    return DSC_OK;
+}
+
+static bool is_finite_number(const cJSON *item, double least, double *out)
+{
+    *out = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    return cJSON_IsNumber(item) && isfinite(*out) && *out >= least;
+}
+
+static dsc_status read_mean(const read_ctx *c, const cJSON *spikes, const char *name, dsc_spike_mean *out)
+{
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(spikes, name);
+    if (!is_finite_number(cJSON_GetObjectItemCaseSensitive(object, "mean"), -DBL_MAX, &out->mean) ||
+        !is_finite_number(cJSON_GetObjectItemCaseSensitive(object, "variance"), 0, &out->variance))
+        return bad(c, object, "spikes");
+    return get_int(c, object, "count", 0, &out->count);
+}
+
+/* Not there: the run has not watched its losses. */
+static dsc_status read_spikes(const read_ctx *c, const cJSON *root, dsc_spike_watch *watch)
+{
+    const cJSON *spikes = cJSON_GetObjectItemCaseSensitive(root, "spikes");
+    if (spikes == NULL)
+        return DSC_OK;
+    DSC_TRY(read_mean(c, spikes, "loss", &watch->loss));
+    return read_mean(c, spikes, "norm", &watch->norm);
+}
+
 /* Adam, if it is not named. */
 static dsc_status read_optimizer(const read_ctx *c, const cJSON *root, dsc_recipe *recipe)
 {
@@ -199,6 +244,8 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_int(c, root, "zero_stage", 0, &stage));
     DSC_TRY(get_precision(c, root, "compute_dtype", &s->compute_dtype));
     DSC_TRY(read_loss_scaler(c, root, &s->loss_scaler));
+    DSC_TRY(read_skips(c, root, &s->skips));
+    DSC_TRY(read_spikes(c, root, &s->spikes));
     if (cJSON_GetObjectItemCaseSensitive(root, "moment_dtype") != NULL) /* fp32 if it is not named */
         DSC_TRY(get_precision(c, root, "moment_dtype", &s->moment_dtype));
     DSC_TRY(read_optimizer(c, root, &s->recipe));

@@ -84,6 +84,25 @@ static void put_loss_scaler(text_out *out, const dsc_loss_scaler *s)
         ",\"overflows_left\":%" PRId64 "},\n", s->scale, s->step, s->overflow_step, s->overflows_left);
 }
 
+static void put_mean(text_out *out, const char *name, const dsc_spike_mean *mean)
+{
+    put(out, "\"%s\":{\"mean\":%.17g,\"variance\":%.17g,\"count\":%" PRId64 "}", name, mean->mean, mean->variance,
+        mean->count);
+}
+
+static void put_spikes(text_out *out, const dsc_run_state *s)
+{
+    put(out, "\n\"skips\":[");
+    for (int32_t i = 0; i < s->skips.count; i++)
+        put(out, "%s{\"after_step\":%" PRId64 ",\"batches\":%" PRId64 "}", i > 0 ? "," : "",
+            s->skips.skip[i].after_step, s->skips.skip[i].batches);
+    put(out, "],\"spikes\":{");
+    put_mean(out, "loss", &s->spikes.loss);
+    put(out, ",");
+    put_mean(out, "norm", &s->spikes.norm);
+    put(out, "},\n");
+}
+
 static void put_state(text_out *out, const dsc_run_state *s)
 {
     DSC_ASSERT(s->recipe < DSC_RECIPE_COUNT);
@@ -108,6 +127,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_text(out, "compute_dtype", dsc_dtype_text(s->compute_dtype));
     if (s->compute_dtype == DSC_F16 && s->loss_scaler.scale > 0) /* else it was not saved */
         put_loss_scaler(out, &s->loss_scaler);
+    if (s->skips.count > 0 || s->spikes.loss.count > 0)
+        put_spikes(out, s);
     put_text(out, "optimizer", dsc_recipes[s->recipe].name);
     put_text(out, "moment_dtype", dsc_dtype_text(s->moment_dtype));
     put_bool(out, "world_size_reproducible", s->world_size_reproducible);

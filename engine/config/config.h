@@ -255,6 +255,16 @@ typedef struct dsc_images_section {
     int64_t pixels_max;
 } dsc_images_section;
 
+/* "dsc.spikes": steps whose loss or gradient norm is far above those before. */
+typedef enum dsc_spike_policy { DSC_SPIKES_WARN, DSC_SPIKES_SKIP, DSC_SPIKES_REWIND } dsc_spike_policy;
+typedef struct dsc_spikes_section {
+    bool enabled; /* the section is there */
+    dsc_spike_policy policy;
+    int64_t window; /* steps of the mean */
+    double z_score, loss_ratio, norm_ratio;
+    int64_t rewind_steps, skip_batches, rewind_limit;
+} dsc_spikes_section;
+
 /* "dsc.ema": moving averages of the weights. */
 typedef struct dsc_ema_section {
     bool enabled; /* the section is there */
@@ -391,6 +401,9 @@ typedef struct dsc_ext_config {
     bool freeze_batch_norm;
     dsc_images_section images;
     dsc_ema_section ema;
+    dsc_spikes_section spikes;
+    int64_t check_replicas;  /* steps between comparisons of what ranks hold alike; 0: never */
+    int64_t check_gradients; /* steps between steps that are repeated; 0: never */
     dsc_lora_section lora;
     dsc_quantize_section quantize;
     dsc_mlm_section mlm;

@@ -81,6 +81,7 @@ static bool differs_from_clipping(const dsc_config_parse_state *s, int id)
 static const char old_offload[] = "it replaces this old form";
 static const char from_adapter[] = "its adapter_config.json has the value";
 static const char two_packings[] = "each packs gradients its own way";
+static const char repeats_errors[] = "a step that is repeated would use other rounding errors";
 static const char momentum_packed[] = "this optimizer compresses momentum, not gradients";
 
 static const conflict conflicts[] = {
@@ -96,6 +97,8 @@ static const conflict conflicts[] = {
     { DSC_ID_REDUCE, chosen, DSC_ID_QUANTIZED_GRADIENTS, on, false, "native sums cannot add packed gradients" },
     { DSC_ID_COMPRESSION, chosen, DSC_ID_QUANTIZED_GRADIENTS, on, false, two_packings },
     { DSC_ID_COMPRESSION, chosen, DSC_ID_REDUCE, chosen, false, "native sums cannot add packed gradients" },
+    { DSC_ID_COMPRESSION, chosen, DSC_ID_SPIKES, present, false, repeats_errors },
+    { DSC_ID_COMPRESSION, chosen, DSC_ID_CHECK_GRADIENTS, positive, false, repeats_errors },
     { DSC_ID_COMPRESSION, chosen, DSC_ID_REPRODUCIBLE, world_size, false, "each rank has its own rounding error" },
     { DSC_ID_PRESCALE, on, DSC_ID_REPRODUCIBLE, world_size, false, "rounding depends on the number of ranks" },
     { DSC_ID_ALLREDUCE_OP, chosen, DSC_ID_REPRODUCIBLE, world_size, false, "a sum grows with the number of ranks" },

@@ -55,6 +55,9 @@ static bool with_packed_params(const dsc_config *c)
 static bool with_early_updates(const dsc_config *c) { return c->own.early_update; }
 static bool with_elasticity(const dsc_config *c) { return c->unresolved.elastic.enabled; }
 static bool with_quota(const dsc_config *c) { return c->own.quota.kind != DSC_QUOTA_ABSENT; }
+static bool with_spikes(const dsc_config *c) { return c->own.spikes.enabled; }
+static bool with_gradient_checks(const dsc_config *c) { return c->own.check_gradients > 0; }
+static bool with_replica_checks(const dsc_config *c) { return c->own.check_replicas > 0; }
 
 /* Features that several stages do not have yet. */
 static const struct {
@@ -69,6 +72,9 @@ static const struct {
     { with_early_updates, "dsc.early_update" },
     { with_elasticity, "elasticity" },
     { with_quota, "dsc.quota" },
+    { with_spikes, "dsc.spikes" },
+    { with_gradient_checks, "dsc.check_gradients" },
+    { with_replica_checks, "dsc.check_replicas" },
 };
 
 static dsc_status check_unsupported(dsc_config_parse_state *s)

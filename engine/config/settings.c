@@ -276,6 +276,14 @@ static void put_curriculum(setting_lines *lines, const dsc_curriculum *c)
     put(lines, dsc_config_keys[DSC_ID_CURRICULUM].path, &v);
 }
 
+static void put_spikes(setting_lines *lines, const dsc_config *config)
+{
+    put_choice(lines, DSC_ID_SPIKES_POLICY, (int)config->own.spikes.policy);
+    for (int id = 0; id < DSC_KEY_COUNT; id++)
+        if (dsc_config_key_is_in(id, "dsc.spikes") && dsc_config_keys[id].offset >= 0)
+            put_field(lines, config, id);
+}
+
 static void put_examples(setting_lines *lines, const dsc_config *config)
 {
     const dsc_sft_section *sft = &config->own.sft;
@@ -351,6 +359,8 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
         put_images(lines, config);
     if (own->ema.enabled)
         put_field(lines, config, DSC_ID_EMA_DECAY);
+    if (own->spikes.enabled && own->spikes.policy != DSC_SPIKES_WARN)
+        put_spikes(lines, config);
     if (own->labels.enabled) {
         put_choice(lines, DSC_ID_LABELS_PROBLEM, own->labels.problem);
         put_field(lines, config, DSC_ID_LABELS_COUNT);

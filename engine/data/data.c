@@ -323,19 +323,48 @@ void dsc_data_set_references(dsc_data *data, const dsc_data_reference *reference
     data->references = references;
 }
 
+/* A sample of the run: its stream, its number there and in its epoch. */
+typedef struct located {
+    int32_t stream;
+    int64_t own, sample;
+    uint32_t epoch;
+} located;
+
+static located locate(const dsc_data *data, int64_t g)
+{
+    const int64_t n = data->sample_count;
+    located at = { .epoch = (uint32_t)(g / n), .sample = g % n };
+    if (data->options.shuffle)
+        at.sample = permuted(data, dsc_rng_stream(DSC_RNG_SHUFFLE, at.epoch), n, at.sample);
+    at.stream = stream_of_sample(data, at.sample);
+    at.own = own_sample(data, at.stream, at.epoch, at.sample - data->samples[at.stream].first_sample);
+    return at;
+}
+
+dsc_data_place dsc_data_place_of(const dsc_data *data, int64_t sample)
+{
+    const located at = locate(data, sample);
+    const dsc_token_stream *stream = &data->streams.stream[at.stream];
+    const int64_t first = stream->packed ? at.own : at.own * data->options.sequence;
+    const dsc_token_part *part = &data->streams.part[stream->first];
+    for (int32_t i = 1; i < stream->count && part[1].start <= first && !stream->packed; i++)
+        part++;
+    const char *path = part->packed ? part->samples.file.path : part->file.file.path;
+    return (dsc_data_place) { .file = part->name != NULL ? part->name : path,
+                              .first = stream->packed ? first : first - part->start,
+                              .last = stream->packed ? first : first - part->start + data->options.sequence - 1,
+                              .packed = stream->packed };
+}
+
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
 {
     dsc_data *data = user;
-    const int64_t n = data->sample_count, sequence = data->options.sequence;
+    const int64_t sequence = data->options.sequence;
     for (int64_t k = 0; k < count; k++) {
-        const int64_t g = first_sample + k;
-        const uint32_t epoch = (uint32_t)(g / n);
-        int64_t sample = g % n;
-        if (data->options.shuffle)
-            sample = permuted(data, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), n, sample);
-        const int32_t i = stream_of_sample(data, sample);
+        const located at = locate(data, first_sample + k);
+        const int32_t i = at.stream;
+        const int64_t own = at.own;
         const dsc_token_stream *stream = &data->streams.stream[i];
-        const int64_t own = own_sample(data, i, epoch, sample - data->samples[i].first_sample);
         if (stream->packed) {
             DSC_TRY(fill_packed(data, stream, own, k, batch_data, err));
             if (data->options.pairs)
@@ -346,7 +375,7 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
                                     ? (int32_t *)batch_data[2] + k * sequence
                                     : NULL;
         DSC_TRY(read_window(data, stream, own * sequence, places, err));
-        make_sample(data, (dsc_mask_key) { data->options.seed, (uint64_t)sample, epoch }, k, batch_data);
+        make_sample(data, (dsc_mask_key) { data->options.seed, (uint64_t)at.sample, at.epoch }, k, batch_data);
     }
     return DSC_OK;
 }

@@ -33,6 +33,7 @@
 #include "engine/data/curriculum.h"
 #include "engine/data/masking.h"
 #include "engine/data/sft/sft.h"
+#include "engine/data/skips.h"
 #include "engine/data/token_file.h"
 
 #ifdef __cplusplus
@@ -100,6 +101,13 @@ dsc_data_short dsc_data_short_files(const dsc_data *data);
  * positions [T]. With masking 1 is targets [K] and 2 the predicted positions [K]. With labels they are those of
  * dsc_labels. */
 dsc_data_source dsc_data_as_source(dsc_data *data);
+/* Where a sample of the run is stored, for messages; from any thread. */
+typedef struct dsc_data_place {
+    const char *file;   /* the user's name, borrowed until close */
+    int64_t first, last; /* tokens of the file, or packed samples of it */
+    bool packed;
+} dsc_data_place;
+dsc_data_place dsc_data_place_of(const dsc_data *data, int64_t sample);
 /* Validates one token file as the programs would open it, for `dsc check`; vocab_size 0: unknown, else every id of the
  * file is read. */
 DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_token_kind kind,
@@ -149,8 +157,9 @@ DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **
 void dsc_reader_release(dsc_reader *reader);
 /* Continues with optimizer step `step`, micro-step 0, and that quota. Batches that are out are released. */
 DSC_MUST_USE dsc_status dsc_reader_set_quota(dsc_reader *reader, const dsc_quota *quota, int64_t step, dsc_error *err);
-/* Continues with optimizer step `step`, micro-step 0: after a load. */
-DSC_MUST_USE dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err);
+/* Continues with optimizer step `step`, micro-step 0, and leaves out the batches of `skips`, which are copied: after a
+ * load, or before a step that is repeated. */
+DSC_MUST_USE dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, const dsc_skips *skips, dsc_error *err);
 
 #ifdef __cplusplus
 }

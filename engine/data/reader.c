@@ -29,6 +29,7 @@ struct dsc_reader {
     pthread_cond_t changed;
     /* Under the mutex: micro-batches are numbered from the last seek. */
     int64_t first_micro; /* number of the first micro-batch since the run's start */
+    dsc_skips skips;     /* batches that are left out */
     int64_t produced, taken; /* taken: given back by the caller */
     int64_t held;            /* slots from `taken` on that are in the caller's hands */
     uint64_t generation;     /* grows with every seek; a fill of an older one is thrown away */
@@ -53,10 +54,11 @@ int64_t dsc_reader_plan_bytes(const dsc_reader_options *o)
 static int64_t in_step(const dsc_reader_options *o) { return dsc_quota_of(&o->quota, o->rank); }
 
 /* First sample of this rank's micro-batch `micro`, counted from the run's start. */
-static int64_t first_sample(const dsc_reader_options *o, int64_t micro)
+static int64_t first_sample(const dsc_reader_options *o, const dsc_skips *skips, int64_t micro)
 {
-    const int64_t step = micro / in_step(o), number = dsc_quota_number(&o->quota, o->rank, micro % in_step(o));
-    return (step * o->quota.total + number) * o->micro_batch;
+    const int64_t batch = dsc_skips_batch(skips, micro / in_step(o));
+    const int64_t number = dsc_quota_number(&o->quota, o->rank, micro % in_step(o));
+    return (batch * o->quota.total + number) * o->micro_batch;
 }
 
 /* The first `length` elements of each sample follow each other instead of whole ones. */
@@ -70,10 +72,10 @@ static void cut_samples(const dsc_reader_options *o, void *const *tensor, int64_
     }
 }
 
-static void fill_slot(const dsc_reader_options *o, dsc_reader_slot *slot, int64_t micro)
+static void fill_slot(const dsc_reader_options *o, dsc_reader_slot *slot, int64_t micro, int64_t first)
 {
     slot->error = (dsc_error)DSC_ERROR_INIT;
-    slot->status = o->source.fill(o->source.user, first_sample(o, micro), o->micro_batch, slot->tensor, &slot->error);
+    slot->status = o->source.fill(o->source.user, first, o->micro_batch, slot->tensor, &slot->error);
     if (slot->status == DSC_OK)
         slot->status = dsc_batch_check(o->model, o->micro_batch, (const void *const *)slot->tensor, &slot->error);
     if (slot->status != DSC_OK)
@@ -101,10 +103,11 @@ static void *run(void *argument)
         }
         const uint64_t generation = reader->generation;
         const int64_t micro = reader->first_micro + reader->produced;
+        const int64_t first = first_sample(&reader->o, &reader->skips, micro);
         dsc_reader_slot *slot = &reader->slot[reader->produced % reader->o.depth];
         reader->filling = true;
         pthread_mutex_unlock(&reader->mutex);
-        fill_slot(&reader->o, slot, micro);
+        fill_slot(&reader->o, slot, micro, first);
         pthread_mutex_lock(&reader->mutex);
         reader->filling = false;
         if (generation == reader->generation)
@@ -207,13 +210,15 @@ dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, i
     return status;
 }
 
-dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err)
+dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, const dsc_skips *skips, dsc_error *err)
 {
     if (step < 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "data", "seek to step %lld", (long long)step);
     pthread_mutex_lock(&reader->mutex);
     reader->generation++;
     reader->waits = false;
+    if (skips != &reader->skips)
+        reader->skips = *skips;
     reader->first_micro = step * in_step(&reader->o);
     reader->produced = reader->taken = 0;
     reader->held = 0;
@@ -230,5 +235,5 @@ dsc_status dsc_reader_set_quota(dsc_reader *reader, const dsc_quota *quota, int6
         pthread_cond_wait(&reader->changed, &reader->mutex);
     reader->o.quota = *quota;
     pthread_mutex_unlock(&reader->mutex);
-    return dsc_reader_seek(reader, step, err);
+    return dsc_reader_seek(reader, step, &reader->skips, err);
 }

@@ -163,11 +163,17 @@ typedef struct dsc_step_result {
      * Where one stream also reads files or adds sums, a wait for it includes that. 0 with one rank. */
     int64_t sent_bytes[3], received_bytes[3];
     int64_t exchange_wait_ns;
+    /* The rank that waited least for exchanges, and so much less than the mean of the others, as a share of the step's
+     * time: that is what the others wait for it. 0 with one rank. */
+    int32_t slowest_rank;
+    double slowest_share;
+    bool spike;  /* loss or norm is far above those before ("dsc".spikes); the step was computed twice */
+    bool rewind; /* the policy asks for dsc_engine_rewind; without it the run goes on without this update */
 } dsc_step_result;
 #define DSC_STEP_RESULT_INIT                                                                                           \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   \
-            0, 0, 0, { 0 }, { 0 }, 0                                                                                   \
+            0, 0, 0, { 0 }, { 0 }, 0, 0, 0, false, false                                                               \
     }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,
@@ -239,6 +245,12 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_save_check(dsc_engine *engine, const 
 /* Collective. DIR (its `latest`), DIR/best or DIR/step-N; verified before anything of the engine changes. An engine
  * whose config named it ("dsc".load) has taken its algorithms of matrix products at open instead of measuring them. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err);
+
+/* Collective, after a step whose result has `rewind`. Loads the newest checkpoint of DIR that is at least
+ * "dsc".spikes.rewind_steps older, removes the later ones, and leaves out the batches since, at least
+ * "dsc".spikes.skip_batches. *step (may be NULL) is its step, after which the run goes on; -1: no checkpoint is old
+ * enough, and the run goes on where it is. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_rewind(dsc_engine *engine, const char *dir, int64_t *step, dsc_error *err);
 
 /* ---- Ranks that leave and join ----------------------------------------------------------------------------------- */
 

@@ -301,6 +301,17 @@ static dsc_status check_applied(const train_run *run, dsc_error *err)
                     "a lower fp16.initial_scale_power, or bf16", (long long)run->skipped_count);
 }
 
+/* The steps since the checkpoint are made again with other samples; so are their saves. */
+static dsc_status rewind_run(train_run *run, dsc_error *err)
+{
+    int64_t step;
+    DSC_TRY(train_saves_settle(&run->saves, err));
+    DSC_TRY(dsc_engine_rewind(run->engine, run->info.save_dir, &step, err));
+    if (step >= 0)
+        train_saves_forget(&run->saves);
+    return DSC_OK;
+}
+
 static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_error *err)
 {
     const dsc_run_info *info = &run->info;
@@ -324,6 +335,8 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
         DSC_TRY(train_saves_save(&run->saves, result->step, last || run->stop_signal != 0, err));
     if (run->stop_signal != 0)
         return DSC_OK;
+    if (result->rewind)
+        return rewind_run(run, err);
     if (info->has_eval_data && (last || (info->eval_every > 0 && result->step % info->eval_every == 0)))
         DSC_TRY(evaluate(run, result->step, err));
     run->patience_ended = !last && patience_ends(run, result->step);
@@ -342,10 +355,11 @@ static dsc_status train(train_run *run, dsc_error *err)
     if (stats.step >= run->info.steps && run->progress_open)
         train_progress_say(&run->progress, "step %lld of %lld is done already; nothing to train", (long long)stats.step,
                            (long long)run->info.steps);
-    for (int64_t step = stats.step; step < run->info.steps && run->stop_signal == 0 && !run->patience_ended; step++) {
+    while (stats.step < run->info.steps && run->stop_signal == 0 && !run->patience_ended) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         DSC_TRY(dsc_engine_train_batch(run->engine, &result, err));
         DSC_TRY(after_step(run, &result, err));
+        dsc_engine_stats_get(run->engine, &stats); /* the step, which may be an earlier one */
     }
     return DSC_OK;
 }

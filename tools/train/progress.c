@@ -97,6 +97,7 @@ dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, cons
                             .routers = info->routers,
                             .experts = info->experts,
                             .router_losses = info->router_losses,
+                            .ranks = info->stages * info->data_ranks,
                             .pictures = info->pictures };
     p->epoch_start_ns = p->start_ns;
     p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
@@ -205,11 +206,17 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
                 (long long)r->sent_bytes[kind], kinds[kind], (long long)r->received_bytes[kind]);
     }
     json_number(p->jsonl, "exchange_wait_ms", (double)r->exchange_wait_ns * 1e-6);
+    if (p->ranks > 1) {
+        fprintf(p->jsonl, "\"slowest_rank\":%d,", (int)r->slowest_rank);
+        json_number(p->jsonl, "slowest_share", r->slowest_share);
+    }
     json_number(p->jsonl, "tokens_per_s", (double)r->tokens / ((double)r->step_ns * 1e-9));
     if (p->pictures)
         json_number(p->jsonl, "images_per_s", (double)r->tokens / ((double)r->step_ns * 1e-9));
     if (p->steps_per_epoch > 0)
         json_number(p->jsonl, "epoch", (double)r->step / (double)p->steps_per_epoch);
+    if (r->spike)
+        fputs("\"spike\":true,", p->jsonl);
     fprintf(p->jsonl, "\"skipped\":%s,\"loss_scale\":%.17g}\n", r->skipped ? "true" : "false", r->loss_scale);
     if (fflush(p->jsonl) != 0)
         return DSC_FAIL(err, DSC_ERR_IO, "dsc.log", "the log cannot be written: %s", strerror(errno));
@@ -265,6 +272,8 @@ static const char *describe_skip(const dsc_step_result *r)
 {
     if (!r->skipped)
         return "";
+    if (r->spike)
+        return "  SKIPPED: spike";
     return r->counted_tokens == 0 ? "  SKIPPED: no counted target" : "  SKIPPED: gradient not finite";
 }
 
@@ -276,20 +285,27 @@ static void describe_experts(const train_progress *p, const dsc_step_result *r, 
     snprintf(out, out_bytes, "%s  load %.2f  idle %lld", losses, r->expert_load_ratio, (long long)r->experts_idle);
 }
 
+/* Below this share of a step, waits are those of an even run. */
+#define SLOW_SHARE 0.1
+
 /* Both directions; nothing with one rank. */
 static void describe_exchange(const dsc_step_result *r, char *out, size_t out_bytes)
 {
     int64_t bytes = 0;
+    int used = 0;
     for (int kind = 0; kind < 3; kind++)
         bytes += r->sent_bytes[kind] + r->received_bytes[kind];
     if (bytes > 0)
-        snprintf(out, out_bytes, "  exchanged %.2f MiB  waited %.1f ms", (double)bytes / 1048576.0,
-                 (double)r->exchange_wait_ns * 1e-6);
+        used = snprintf(out, out_bytes, "  exchanged %.2f MiB  waited %.1f ms", (double)bytes / 1048576.0,
+                        (double)r->exchange_wait_ns * 1e-6);
+    if (r->slowest_share >= SLOW_SHARE)
+        snprintf(out + used, out_bytes - (size_t)used, "  others wait %.0f %% for rank %d", r->slowest_share * 100,
+                 (int)r->slowest_rank);
 }
 
 dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_error *err)
 {
-    char eta[32] = "?", epoch[48] = "", length[48] = "", pairs[128] = "", experts[80] = "", exchange[64] = "";
+    char eta[32] = "?", epoch[48] = "", length[48] = "", pairs[128] = "", experts[80] = "", exchange[112] = "";
     const double seconds = (double)r->step_ns * 1e-9;
     p->tokens += r->tokens;
     p->step_ns_smooth =

@@ -18,6 +18,7 @@ typedef struct train_progress {
     bool pairs;            /* steps have rewards */
     int32_t routers, experts; /* number in the model; 0: none */
     bool router_losses;
+    int32_t ranks;
     bool pictures;         /* what steps count as tokens are images */
     const dsc_engine *loads; /* each step's loads are logged; NULL: they are not */
     int64_t memory_bytes;

@@ -174,6 +174,11 @@ dsc_status train_saves_settle(train_saves *s, dsc_error *err)
     return meet(s, step, false, status, &failure, err);
 }
 
+void train_saves_forget(train_saves *s)
+{
+    s->saved_step = s->evaluated_step = -1;
+}
+
 dsc_status train_saves_save(train_saves *s, int64_t step, bool final, dsc_error *err)
 {
     dsc_error failure = DSC_ERROR_INIT;

@@ -23,6 +23,8 @@ dsc_status train_saves_load(train_saves *s, dsc_error *err);
 dsc_status train_saves_save(train_saves *s, int64_t step, bool final, dsc_error *err);
 /* The validation loss of the step that was just made: its checkpoint, saved before or later, may be the best one. */
 dsc_status train_saves_evaluated(train_saves *s, int64_t step, double loss, dsc_error *err);
+/* After the run has gone back: steps that were saved and evaluated are made again. */
+void train_saves_forget(train_saves *s);
 /* Waits for one that was started, and tells. */
 dsc_status train_saves_settle(train_saves *s, dsc_error *err);
 

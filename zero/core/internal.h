@@ -96,6 +96,7 @@ struct dsc_zero {
     struct dsc_sign_compress *sign_compress;
     struct dsc_onebit *onebit;
     struct dsc_average *average;
+    struct dsc_fingerprints *fingerprints; /* zero/fingerprints.h */
     dsc_onebit_phase phase;    /* of this update */
     bool sums_are_own;         /* gradient parts stay with the rank that made them */
     bool sum_started; /* this step's sum of squares has terms already */

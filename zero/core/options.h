@@ -16,6 +16,9 @@ extern "C" {
 
 typedef struct dsc_zero dsc_zero;
 
+/* Numbers of bits that a rank can take (fingerprints.h). */
+enum { DSC_FINGERPRINTS_PARTS = 1u, DSC_FINGERPRINTS_PARAMS = 2u };
+
 #define DSC_UPDATE_CLASSES_MAX 64 /* classes of tensors with scalars of their own in an update */
 
 enum { DSC_CHANNEL_CONTROL, DSC_CHANNEL_GATHER, DSC_CHANNEL_REDUCE, DSC_CHANNEL_COUNT };
@@ -76,6 +79,7 @@ typedef struct dsc_zero_options {
     int64_t packed_gather_elements, packed_grad_part_elements; /* limit per collective, of all ranks; 0: none */
     bool grad_part_errors;   /* this rank adds the rounding error of a packed part to the next part of the same use */
     dsc_onebit_policy signs; /* exchange of signs; recipes ADAMW and ONEBIT_LAMB at stage 0 */
+    uint32_t fingerprints;   /* DSC_FINGERPRINTS_*, 0: none */
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;         /* prefetch: limit of elements in unfinished gathers; 0: no prefetch */
