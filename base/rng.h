@@ -21,6 +21,7 @@ enum {
     DSC_RNG_MOMENT = 6,  /* stored bf16 moments: the number of the update */
     DSC_RNG_MASK = 7,    /* samples of masked models: the epoch; in a sample's own seed: positions, replacements */
     DSC_RNG_AUGMENT = 8, /* pictures: the epoch */
+    DSC_RNG_FACTORS = 10, /* first factors of PowerSGD: the tensor */
     DSC_RNG_MIX = 9,     /* pictures that are mixed: the number of a draw */
     DSC_RNG_SHAPES = 16, /* drawn pictures: the picture */
     DSC_RNG_PART = 256   /* and a file's number: which of its samples an epoch takes that does not take all */

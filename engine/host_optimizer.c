@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "engine/device.h"
+#include "engine/hooks.h"
 #include "engine/internal.h"
 #include "engine/model.h"
 #include "engine/update.h"
@@ -101,16 +102,20 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
                                      .world_size = engine->place.size };
     DSC_TRY(dsc_layout_open(engine->alloc, &o->model, &rules, &o->layout, err));
     DSC_TRY(dsc_engine_group_params(engine, &o->layout, err));
+    const dsc_power_sgd_options power = dsc_hooks_power_sgd(&engine->config);
     const dsc_zero_options options = {
         .alloc = engine->alloc,
         .model = &o->model,
         .layout = &o->layout,
-        .stage = dsc_config_compresses_signs(&engine->config) ? 0 : 1,
+        .stage = dsc_config_compresses_signs(&engine->config) || power.rank > 0 ? 0 : 1,
         .rank = engine->place.rank,
         .compute_dtype = DSC_F32,
+        .wire_dtype = engine->config.communication_dtype,
         .grad_part_factor = dsc_config_grad_part_factor(&engine->config, engine->place.size),
         .recipe = engine->config.optimizer.recipe,
+        .power_sgd = power,
         .signs = dsc_config_signs(&engine->config),
+        .seed = (uint64_t)engine->config.seed,
         .quota = dsc_quota_even(engine->place.size, engine->place.size),
         .micro_batch_group = 1,
         .backward_reads_params = &o->reads_params,

@@ -52,6 +52,7 @@ typedef struct dsc_outputs {
 } dsc_outputs;
 
 struct dsc_engine {
+    struct dsc_engine_hooks *hooks; /* the host program's (hooks.c); NULL: none */
     dsc_alloc *alloc;
     dsc_io io;
     dsc_log log;

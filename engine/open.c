@@ -11,6 +11,7 @@
 #include "base/formats/yaml.h"
 #include "engine/carried.h"
 #include "engine/device.h"
+#include "engine/hooks.h"
 #include "engine/fp8.h"
 #include "engine/init_values.h"
 #include "engine/internal.h"
@@ -503,6 +504,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_reader_close(&engine->input.reader);
     dsc_stages_close_transfers(engine);
     dsc_zero_close(&engine->zero);
+    dsc_engine_close_hooks(engine);
     dsc_engine_close_memory(engine);
     if (engine->device != NULL)
         dsc_mem_close(engine->device, &engine->io_buf);

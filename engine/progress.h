@@ -17,6 +17,7 @@ typedef struct dsc_engine_progress {
     bool batch_from_reader;
     int64_t step, update_count, micro_step;
     int64_t skipped_in_row;
+    int64_t outer_update; /* the last update before which all copies had the same weights (dsc.local_sgd) */
     dsc_loss_scaler loss_scaler;
     double lr_override;  /* negative: the schedule */
     bool in_train_batch; /* nobody else has a say before the step's update */

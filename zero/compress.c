@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
 #include "zero/core/internal.h"
+#include "zero/optimizer/power_sgd.h"
 #include "zero/zero.h"
 
 #define CHUNK_ELEMENTS (INT64_C(1) << 24) /* elements of all ranks: about 16 MiB in int8 */
@@ -258,6 +259,7 @@ static float *errors_of(const dsc_zero *zero, const dsc_grad_part *part, const f
 
 dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
 {
+    DSC_TRY(dsc_power_sgd_forget(zero, err));
     if (!zero->o.grad_part_errors)
         return DSC_OK;
     DSC_ASSERT(zero->o.quant_grad_parts != DSC_QUANT_NONE);

@@ -11,6 +11,7 @@
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
 #include "zero/fingerprints.h"
+#include "zero/grad_hooks.h"
 #include "zero/grad_parts.h"
 #include "zero/offload/speculative_memory.h"
 #include "zero/offload/grad_tiles.h"
@@ -302,8 +303,10 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
         DSC_ASSERT(sum.count > 0);
         for (const dsc_grad_part *part = first; part <= last; part++)
             DSC_TRY(add_part(zero, part, pass, &sum, err));
-        if (complete)
+        if (complete) {
             DSC_TRY(add_replicas(zero, &sum, err));
+            DSC_TRY(dsc_grad_hooks_after_reduce(zero, group, sum.first, sum.acc, sum.count, err));
+        }
         if (complete && dsc_sum_is_squared_at_once(zero, group))
             DSC_TRY(add_squares(zero, &sum, err));
         DSC_TRY(store_sum(zero, first, last, &cursor, &sum, complete, err));
@@ -373,6 +376,7 @@ static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const d
     for (const dsc_grad_part *part = first; part <= last && dsc_quota_has(&zero->o.quota, zero->o.rank, micro_step);
          part++) {
         DSC_TRY(dsc_fingerprints_add_part(zero, part, err));
+        DSC_TRY(dsc_grad_hooks_before_send(zero, part, micro_step, err));
         DSC_TRY(scale_part(zero, part, err));
     }
     if (!zero->sums_are_own && zero->parts.level_count == 0)
@@ -402,6 +406,13 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
     return DSC_OK;
 }
 
+static dsc_status finish_counted_sum(dsc_zero *zero, int32_t group, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[group].slice;
+    DSC_TRY(round_sums(zero, sum_slice(zero, group), slice, err));
+    return dsc_grad_hooks_after_reduce(zero, group, 0, sum_slice(zero, group), slice, err);
+}
+
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t i = 0; zero->parts.level_count > 0 && i < zero->parts.count; i++) {
@@ -410,7 +421,7 @@ dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
             continue;
         DSC_TRY(add_counter(zero, part, sum_slice(zero, part->group), err));
         if (part->last_use)
-            DSC_TRY(round_sums(zero, sum_slice(zero, part->group), zero->o.layout->group[part->group].slice, err));
+            DSC_TRY(finish_counted_sum(zero, part->group, err));
     }
     DSC_TRY(dsc_grad_tiles_drain(zero, err));
     DSC_TRY(dsc_event_record(zero->event.idle, zero->stream.reduce, err));

@@ -29,6 +29,9 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     zero->state = DSC_ZERO_SUMMED;
     DSC_TRY(dsc_reduce_finish(zero, err));
     DSC_TRY(dsc_stream_sync(zero->stream.reduce, err)); /* a reduction that failed comes out here */
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if (zero->optimizer[i]->share_sums != NULL)
+            DSC_TRY(zero->optimizer[i]->share_sums(zero, err));
     if (!zero->sum_started)
         DSC_TRY(dsc_fill_zero(zero->o.compute, on_device, bytes, err));
     zero->sum_started = false;
@@ -129,7 +132,7 @@ static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, d
         const int32_t g = zero->store->order[i];
         if (!has_update(zero, g) || dsc_update_tiles_yields_to_compute(zero, g))
             continue;
-        if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
+        if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own && !zero->sums_are_shared)
             DSC_TRY(gather_sums(zero, g, err));
         DSC_TRY(start_update(zero, terms, g, i < zero->store->updated_count, err));
         DSC_TRY(share_params(zero, g, err));

@@ -18,6 +18,7 @@
 #include "zero/optimizer/muon.h"
 #include "zero/optimizer/onebit.h"
 #include "zero/optimizer/onebit_lamb.h"
+#include "zero/optimizer/power_sgd.h"
 #include "zero/optimizer/sign_compress.h"
 #include "zero/optimizer/trust_ratio.h"
 #include "zero/packed.h"
@@ -95,6 +96,7 @@ typedef struct zero_parts {
     dsc_sign_compress sign_compress;
     dsc_onebit onebit;
     dsc_average average;
+    dsc_power_sgd power_sgd;
     dsc_fingerprints fingerprints;
     group_parts *group; /* [group_count] */
 } zero_parts;
@@ -116,6 +118,7 @@ static dsc_status open_parts(dsc_alloc *alloc, dsc_zero **out, dsc_error *err)
     parts->zero.sign_compress = &parts->sign_compress;
     parts->zero.onebit = &parts->onebit;
     parts->zero.average = &parts->average;
+    parts->zero.power_sgd = &parts->power_sgd;
     parts->zero.fingerprints = &parts->fingerprints;
     *out = &parts->zero;
     return DSC_OK;
@@ -196,10 +199,11 @@ static void sum_plan(dsc_zero *zero)
  * 4. adafactor walks over matrices: the factors of second moments.
  * 5. trust_ratio walks over all tiles, with the factors of adafactor and the terms of onebit_lamb.
  * 6. muon makes the directions of a round just before the tiles of the round.
- * 7. average reads the weights of tiles that are updated. */
+ * 7. average reads the weights of tiles that are updated.
+ * power_sgd has done its part before the norm. */
 static const dsc_zero_pass_ops *const all_passes[DSC_ZERO_PASSES_MAX] = {
     &dsc_sign_compress_pass, &dsc_onebit_pass, &dsc_onebit_lamb_pass, &dsc_adafactor_pass,
-    &dsc_trust_ratio_pass,   &dsc_muon_pass,   &dsc_average_pass,
+    &dsc_trust_ratio_pass,   &dsc_muon_pass,   &dsc_average_pass,     &dsc_power_sgd_pass,
 };
 
 static void choose_passes(dsc_zero *zero)
@@ -271,6 +275,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(options->layout->tensor_align % (options->moment_dtype == DSC_U8 ? DSC_Q8_BLOCK : 1) == 0);
     DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
     DSC_ASSERT(!signs || (options->quant_grad_parts == DSC_QUANT_NONE && options->average_share == 0));
+    DSC_ASSERT(options->power_sgd.rank == 0 || (options->stage == 0 && !signs && !options->world_size_reproducible));
     DSC_ASSERT(options->average_share >= 0 && options->average_share <= 1);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
     DSC_ASSERT(options->quota.ranks == options->layout->world_size);

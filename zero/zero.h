@@ -88,7 +88,7 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t 
 
 /* ---- at the boundary ---- */
 
-/* Sets the stored errors of grad_part_errors to 0. Asynchronous. */
+/* Sets the stored errors of grad_part_errors and of PowerSGD to 0. Asynchronous. */
 DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
 /* Collective. Adds each rank's errors of sign compression and local steps to the moments or the weights of all ranks,
  * so that a save needs no other state. The next update keeps beta1 of the momentum and adds equal numbers on all
@@ -124,6 +124,18 @@ typedef struct dsc_zero_speculative_stats {
     int64_t updated, kept;
 } dsc_zero_speculative_stats;
 void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out);
+
+/* ---- functions of the host program, and copies of the states that exchange weights ---- */
+
+/* Between steps; NULL members: none. */
+void dsc_zero_set_hooks(dsc_zero *zero, const dsc_zero_hooks *hooks);
+/* Collective over all copies, between steps: an outer step (zero/outer_step.h), after which all copies have the same
+ * weights. They are distributed. */
+DSC_MUST_USE dsc_status dsc_zero_outer_step(dsc_zero *zero, dsc_error *err);
+/* The weights are the common ones: after first values, or a load. */
+DSC_MUST_USE dsc_status dsc_zero_outer_start(dsc_zero *zero, dsc_error *err);
+/* Momentum of the outer steps of this rank's slice of a trainable group, in device memory, from element `first` on. */
+float *dsc_zero_outer_momentum(const dsc_zero *zero, int32_t group, int64_t first);
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 

@@ -255,6 +255,21 @@ typedef struct dsc_images_section {
     int64_t pixels_max;
 } dsc_images_section;
 
+/* "dsc.communication_hook": how gradients travel. */
+typedef enum dsc_hook_kind { DSC_HOOK_NONE, DSC_HOOK_FP16, DSC_HOOK_BF16, DSC_HOOK_POWERSGD } dsc_hook_kind;
+typedef struct dsc_hook_section {
+    dsc_hook_kind kind;
+    int64_t rank, start_step;
+    double min_rate;
+} dsc_hook_section;
+
+/* "dsc.local_sgd": groups of ranks (MiCS) that exchange weights every so many updates. */
+typedef struct dsc_local_sgd_section {
+    int64_t inner_steps; /* 0: not used */
+    double outer_lr, outer_momentum;
+    bool nesterov;
+} dsc_local_sgd_section;
+
 /* "dsc.spikes": steps whose loss or gradient norm is far above those before. */
 typedef enum dsc_spike_policy { DSC_SPIKES_WARN, DSC_SPIKES_SKIP, DSC_SPIKES_REWIND } dsc_spike_policy;
 typedef struct dsc_spikes_section {
@@ -401,6 +416,8 @@ typedef struct dsc_ext_config {
     bool freeze_batch_norm;
     dsc_images_section images;
     dsc_ema_section ema;
+    dsc_hook_section hook;
+    dsc_local_sgd_section local_sgd;
     dsc_spikes_section spikes;
     int64_t check_replicas;  /* steps between comparisons of what ranks hold alike; 0: never */
     int64_t check_gradients; /* steps between steps that are repeated; 0: never */

@@ -37,6 +37,10 @@ static bool world_size(const dsc_config_parse_state *s, int id)
     return dsc_config_choice_or(s, id, DSC_REPRODUCIBLE_PLAN) == DSC_REPRODUCIBLE_WORLD_SIZE;
 }
 
+enum { HOOK_POWERSGD = 3 }; /* of the choices of dsc.communication_hook.type */
+static bool powersgd(const dsc_config_parse_state *s, int id) { return dsc_config_choice_or(s, id, 0) == HOOK_POWERSGD; }
+static bool casts(const dsc_config_parse_state *s, int id) { return chosen(s, id) && !powersgd(s, id); }
+
 /* The stage in effect: the old form "zero_optimization": true has no "stage". */
 static bool partitioned(const dsc_config_parse_state *s, int id)
 {
@@ -100,6 +104,17 @@ static const conflict conflicts[] = {
     { DSC_ID_COMPRESSION, chosen, DSC_ID_SPIKES, present, false, repeats_errors },
     { DSC_ID_COMPRESSION, chosen, DSC_ID_CHECK_GRADIENTS, positive, false, repeats_errors },
     { DSC_ID_COMPRESSION, chosen, DSC_ID_REPRODUCIBLE, world_size, false, "each rank has its own rounding error" },
+    { DSC_ID_HOOK_TYPE, casts, DSC_ID_COMM_DTYPE, set, false, "each sets the dtype on the wire" },
+    { DSC_ID_HOOK_TYPE, casts, DSC_ID_FP32_ALLREDUCE, on, false, "each sets the dtype on the wire" },
+    { DSC_ID_HOOK_TYPE, chosen, DSC_ID_COMPRESSION, chosen, false, two_packings },
+    { DSC_ID_HOOK_TYPE, chosen, DSC_ID_QUANTIZED_GRADIENTS, on, false, two_packings },
+    { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_OPTIMIZER_TYPE, compresses_signs, false, momentum_packed },
+    { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_ZERO_STAGE, partitioned, true,
+      "every rank needs the sums of whole matrices: stage 0 works" },
+    { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_REPRODUCIBLE, world_size, false, "each rank has its own compression error" },
+    { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_GRADIENTS, chosen, true, "its sums are fp32" },
+    { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_SPIKES, present, false, repeats_errors },
+    { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_CHECK_GRADIENTS, positive, false, repeats_errors },
     { DSC_ID_PRESCALE, on, DSC_ID_REPRODUCIBLE, world_size, false, "rounding depends on the number of ranks" },
     { DSC_ID_ALLREDUCE_OP, chosen, DSC_ID_REPRODUCIBLE, world_size, false, "a sum grows with the number of ranks" },
     { DSC_ID_MICS, positive, DSC_ID_REPRODUCIBLE, world_size, false, "sums depend on the groups of ranks" },

@@ -430,6 +430,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(fill_data_weights(s));
     DSC_TRY(dsc_config_fill_images(s));
     fill_ema(s);
+    DSC_TRY(dsc_config_fill_hook(s));
     DSC_TRY(dsc_config_fill_spikes(s));
     DSC_TRY(dsc_config_fill_lora(s));
     DSC_TRY(fill_mlm(s));

@@ -58,6 +58,7 @@ static bool with_quota(const dsc_config *c) { return c->own.quota.kind != DSC_QU
 static bool with_spikes(const dsc_config *c) { return c->own.spikes.enabled; }
 static bool with_gradient_checks(const dsc_config *c) { return c->own.check_gradients > 0; }
 static bool with_replica_checks(const dsc_config *c) { return c->own.check_replicas > 0; }
+static bool with_powersgd(const dsc_config *c) { return c->own.hook.kind == DSC_HOOK_POWERSGD; }
 
 /* Features that several stages do not have yet. */
 static const struct {
@@ -75,6 +76,7 @@ static const struct {
     { with_spikes, "dsc.spikes" },
     { with_gradient_checks, "dsc.check_gradients" },
     { with_replica_checks, "dsc.check_replicas" },
+    { with_powersgd, "dsc.communication_hook.type" },
 };
 
 static dsc_status check_unsupported(dsc_config_parse_state *s)

@@ -236,6 +236,12 @@ static void put_gradients(setting_lines *lines, const dsc_config *config)
     put_choice(lines, DSC_ID_GRADIENTS, own->gradients == DSC_BF16 ? 1 : 0);
     put_choice(lines, DSC_ID_COMPRESSION, (int)own->compression);
     put_choice(lines, DSC_ID_REDUCE, own->native_sums ? 1 : 0);
+    if (own->hook.kind == DSC_HOOK_POWERSGD) {
+        put_choice(lines, DSC_ID_HOOK_TYPE, (int)own->hook.kind);
+        put_field(lines, config, DSC_ID_HOOK_RANK);
+        put_field(lines, config, DSC_ID_HOOK_START);
+        put_field(lines, config, DSC_ID_HOOK_RATE);
+    }
     setting_value v = { .bytes = 0 };
     add(&v, "%s", own->lr_linear ? "linear, times " : "none");
     if (own->lr_linear)

@@ -142,6 +142,12 @@ config stray "$stray"
 report "one rank of several" says "or unset both to run alone" env RANK=0 WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 20000)) \
     "$bin/train" --config stray.json
 config lion8 '{"train_batch_size": 6, "optimizer": {"type": "Lion"}, "dsc": {"moments": "8bit"}}'
+config rewind '{"train_batch_size": 6, "dsc": {"spikes": {"policy": "rewind"}}}'
+report "a rewind without saves" check "rewind goes back to a checkpoint" rewind
+config kept '{"train_batch_size": 6, "dsc": {"spikes": {"policy": "rewind"}, "save": "run", "save_every": 10, "keep_last": 2}}'
+report "a rewind to what is removed" check "rewind needs a checkpoint that is" kept
+config power '{"train_batch_size": 2, "zero_optimization": {"stage": 1}, "dsc": {"model": "gpt2-nano", "data": "text.txt", "steps": 1, "seq_length": 16, "threads": 1, "communication_hook": {"type": "powersgd"}}}'
+report "PowerSGD above stage 0" says "every rank needs the sums of whole matrices" "$bin/train" --config power.json
 report "an optimizer without 8-bit moments" check "only Adam and AdamW have 8-bit moments" lion8
 config run8 '{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text.txt", "steps": 2, "seq_length": 16, "threads": 1, "moments": "8bit"}}'
 report "other moments than the saved ones" says "which are not converted" "$bin/train" --config run8.json --load run

@@ -29,6 +29,13 @@ report "own_vision is right about most pictures" awk '{for (i = 1; i < NF; i++) 
 "$bin/dsc-launch" --num_gpus=2 "$bin/examples/own_vision" 60 2>/dev/null > "$tmp/out"; rc=$?
 report "own_vision runs on two ranks" test $rc -eq 0
 report "own_vision on two ranks learns" falls loss
+"$bin/examples/gradient_hooks" "$tmp/text.txt" 12 > "$tmp/out" 2>&1; rc=$?
+report "gradient_hooks ends with 0" test $rc -eq 0
+report "gradient_hooks learns" falls loss
+report "gradient_hooks clips gradients" grep -Eq '[1-9][0-9]* gradients clipped' "$tmp/out"
+"$bin/dsc-launch" --num_gpus=2 "$bin/examples/gradient_hooks" "$tmp/text.txt" 12 2>/dev/null > "$tmp/out"; rc=$?
+report "gradient_hooks runs on two ranks" test $rc -eq 0
+report "gradient_hooks on two ranks learns" falls loss
 "$bin/examples/train_gpt" "$tmp/text.txt" 2 8 > "$tmp/out" 2>&1; rc=$?
 report "train_gpt ends with 0" test $rc -eq 0
 report "train_gpt learns" falls loss

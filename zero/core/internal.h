@@ -96,9 +96,13 @@ struct dsc_zero {
     struct dsc_sign_compress *sign_compress;
     struct dsc_onebit *onebit;
     struct dsc_average *average;
+    struct dsc_power_sgd *power_sgd;
     struct dsc_fingerprints *fingerprints; /* zero/fingerprints.h */
+    struct dsc_outer_step *outer_step;     /* zero/outer_step.h */
+    dsc_zero_hooks hooks;
     dsc_onebit_phase phase;    /* of this update */
     bool sums_are_own;         /* gradient parts stay with the rank that made them */
+    bool sums_are_shared;      /* every rank has the sums of all ranks, of whole groups */
     bool sum_started; /* this step's sum of squares has terms already */
     struct dsc_state_store *store;              /* zero/offload/state_store.h */
     struct dsc_speculative_update *speculative; /* zero/offload/speculative_update.h */

@@ -54,6 +54,29 @@ typedef struct dsc_zero_swap {
     const dsc_log *log;               /* file engine with its reason, slow settings; may be NULL */
 } dsc_zero_swap;
 
+/* PowerSGD (zero/optimizer/power_sgd.h); rank 0: not used. */
+typedef struct dsc_power_sgd_options {
+    int32_t rank;        /* of the approximation of a matrix */
+    int64_t first;       /* the first update whose gradients are compressed, from 1 */
+    double min_rate;     /* a matrix is compressed if its factors, times this, have fewer elements */
+} dsc_power_sgd_options;
+
+/* Local SGD (zero/outer_step.h): copies of the states that exchange weights instead of sums; every 0: not used. */
+typedef struct dsc_outer_options {
+    int64_t every; /* updates of a copy between exchanges */
+    float lr, momentum;
+    bool nesterov;
+} dsc_outer_options;
+
+/* Functions on gradients (zero/grad_hooks.h), on a host_visible device. values[count] are of the group from element
+ * `first` on. */
+typedef struct dsc_zero_hooks {
+    void *user;
+    dsc_status (*before_send)(void *user, int32_t module, int32_t group, int64_t micro_step, float *values,
+                              int64_t count, dsc_error *err);
+    dsc_status (*after_reduce)(void *user, int32_t group, int64_t first, float *values, int64_t count, dsc_error *err);
+} dsc_zero_hooks;
+
 typedef struct dsc_zero_options {
     dsc_alloc *alloc;
     const dsc_model *model;
@@ -78,6 +101,8 @@ typedef struct dsc_zero_options {
                         quantized or offloaded parameters, nor with neighbours */
     int64_t packed_gather_elements, packed_grad_part_elements; /* limit per collective, of all ranks; 0: none */
     bool grad_part_errors;   /* this rank adds the rounding error of a packed part to the next part of the same use */
+    dsc_power_sgd_options power_sgd; /* stage 0, not with `signs` */
+    dsc_outer_options outer;         /* with replicas */
     dsc_onebit_policy signs; /* exchange of signs; recipes ADAMW and ONEBIT_LAMB at stage 0 */
     uint32_t fingerprints;   /* DSC_FINGERPRINTS_*, 0: none */
     uint64_t seed;

@@ -13,7 +13,7 @@
 
 #include "zero/core/options.h"
 
-#define DSC_ZERO_PASSES_MAX 7
+#define DSC_ZERO_PASSES_MAX 8
 
 /* Scalars that are equal for all elements of an update. */
 typedef struct dsc_update_terms {
@@ -45,6 +45,8 @@ typedef struct dsc_zero_pass_ops {
 
     /* Before the first micro-step towards update `update`, counted from 1. */
     void (*begin)(dsc_zero *zero, int64_t update);
+    /* Collective, before the norm: sums that ranks have kept become those of all ranks. */
+    dsc_status (*share_sums)(dsc_zero *zero, dsc_error *err);
     /* Collective. All sums are complete. `complete`: the pass has made the whole update itself. */
     dsc_status (*before_update)(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err);
     /* Collective. Reads all tiles of its groups and writes none of them; the tiles come again afterwards. */
