@@ -216,6 +216,13 @@ struct group_work : joint_work {
         return true;
     }
     void leave() override {}
+    bool only_sends() const override
+    {
+        for (const entry &e : entries)
+            if (e.mine.kind != PEER_TO_PEER || e.side.recv != nullptr)
+                return false;
+        return true;
+    }
     std::string waits_for() const override
     {
         for (const entry &e : entries)

@@ -49,6 +49,7 @@ struct joint_work {
     virtual void arrive(const accessor &) = 0; /* this rank has come: nothing of it may be touched from here on */
     virtual bool done() const = 0;
     virtual void leave() = 0;              /* this rank goes on */
+    virtual bool only_sends() const { return false; } /* to single ranks: nothing of it is written here */
     virtual std::string waits_for() const = 0;
 };
 

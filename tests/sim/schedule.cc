@@ -188,20 +188,24 @@ void run_head(guard &held, cudaStream_t stream)
     ended(d);
 }
 
-/* The joint work that arrived first has ended: its stream goes on. */
+/* The joint work that arrived first has ended: its stream goes on. Sends end whenever their receivers come: they do not
+ * wait for work that arrived before, and no other work waits for them. */
 bool release_joint(device_state &d)
 {
-    if (d.outstanding.empty())
-        return false;
-    cudaStream_t s = d.outstanding.front();
-    std::shared_ptr<joint_work> work = s->queue.front().joint;
-    if (!work->done())
-        return false;
-    work->leave();
-    d.outstanding.erase(d.outstanding.begin());
-    s->queue.pop_front();
-    ended(d);
-    return true;
+    bool waits = false;
+    for (size_t i = 0; i < d.outstanding.size(); i++) {
+        cudaStream_t s = d.outstanding[i];
+        std::shared_ptr<joint_work> work = s->queue.front().joint;
+        waits = waits || (!work->done() && !work->only_sends());
+        if (!work->done() || (waits && !work->only_sends()))
+            continue;
+        work->leave();
+        d.outstanding.erase(d.outstanding.begin() + static_cast<std::ptrdiff_t>(i));
+        s->queue.pop_front();
+        ended(d);
+        return true;
+    }
+    return false;
 }
 
 enum step_result { RAN, BUSY, STARVED };
