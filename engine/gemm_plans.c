@@ -1,9 +1,10 @@
 /* gemm_plans.c - choice of an algorithm for each matrix product and of a kernel for each attention.
  *
- * Rank 0 measures once, all ranks use its choice, and a checkpoint stores the choice. The bits of a run therefore
- * depend neither on the rank nor on the time of the measurement. Choices in the checkpoint that the run loads, or in
- * the user's file (plans_file.c), are not measured again for the same card and library. A rank whose card or library
- * differs from rank 0's uses its library's defaults. SPDX-License-Identifier: Apache-2.0 */
+ * Rank 0 measures once, all ranks use its choice, and a checkpoint stores the choice. Of each further stage of a
+ * pipeline the first rank measures the products that no stage before has. The bits of a run therefore depend neither on
+ * the rank nor on the time of the measurement. Choices in the checkpoint that the run loads, or in the user's file
+ * (plans_file.c), are not measured again for the same card and library. A rank whose card or library differs from rank
+ * 0's uses its library's defaults. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/clock.h"
@@ -127,26 +128,70 @@ static dsc_status read_plans(dsc_engine *engine, dsc_error *err)
     return dsc_gemm_plans_get(engine->device, text, bytes + 1, &bytes, err);
 }
 
-static dsc_status measure_and_read(dsc_engine *engine, dsc_error *err)
+/* Lines that `text` has not are put behind it. */
+static dsc_status merge_plans(dsc_engine *engine, const char *text, dsc_error *err)
 {
-    if (engine->place.rank != 0)
-        return DSC_OK;
+    char *const own = engine->gemm_plans, *all = NULL;
+    size_t used = strlen(text);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, (int64_t)(used + strlen(own) + 2), 1, &all, err));
+    memcpy(all, text, used);
+    for (const char *line = own, *end; *line != 0; line = end) {
+        end = strchr(line, '\n') != NULL ? strchr(line, '\n') + 1 : line + strlen(line);
+        char *const at = all + used;
+        memcpy(at, line, (size_t)(end - line));
+        at[end - line] = 0;
+        if (strstr(text, at) == NULL)
+            used += (size_t)(end - line);
+        at[used - (size_t)(at - all)] = 0;
+    }
+    dsc_alloc_free(engine->alloc, own);
+    engine->gemm_plans = all;
+    return DSC_OK;
+}
+
+/* `before`: lines of the stages before, which have the same products; NULL: none. */
+static dsc_status measure_and_read(dsc_engine *engine, const char *before, dsc_error *err)
+{
+    int64_t others;
+    if (before != NULL)
+        DSC_TRY(dsc_gemm_plans_set(engine->device, before, &others, err));
     tell_slow(engine);
     DSC_TRY(measure(engine, err));
     DSC_TRY(read_plans(engine, err));
     if (engine->config.own.gemm_plans != DSC_GEMM_FIRST)
         dsc_engine_write_plans_file(engine);
-    return DSC_OK;
+    return before != NULL ? merge_plans(engine, before, err) : DSC_OK;
 }
 
-/* Rank 0's text to everyone. */
-static dsc_status share(dsc_engine *engine, dsc_error *err)
+/* That rank's text to everyone. */
+static dsc_status share(dsc_engine *engine, int32_t from, dsc_error *err)
 {
-    int64_t bytes = engine->gemm_plans != NULL ? (int64_t)strlen(engine->gemm_plans) + 1 : 0;
-    DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &bytes, sizeof bytes, 0, NULL, err));
-    if (engine->place.rank != 0)
+    const bool mine = engine->place.rank == from;
+    int64_t bytes = mine ? (int64_t)strlen(engine->gemm_plans) + 1 : 0;
+    DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &bytes, sizeof bytes, from, NULL, err));
+    if (!mine) {
+        dsc_alloc_free(engine->alloc, engine->gemm_plans);
+        engine->gemm_plans = NULL;
         DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, bytes, 1, &engine->gemm_plans, err));
-    return dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, engine->gemm_plans, bytes, 0, NULL, err);
+    }
+    return dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, engine->gemm_plans, bytes, from, NULL, err);
+}
+
+/* The first rank of a stage measures the products that no stage before has. */
+static dsc_status measure_stage(dsc_engine *engine, int32_t stage, dsc_error *err)
+{
+    const dsc_ckpt_ctx ctx = { .comm = engine->comms.all, .stream = engine->compute, .buffer = engine->io_buf };
+    const int32_t first = stage * engine->stages.grid.data;
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    if (engine->place.rank == first) {
+        char *const before = engine->gemm_plans;
+        engine->gemm_plans = NULL;
+        status = measure_and_read(engine, before, &mine);
+        dsc_alloc_free(engine->alloc, before);
+    }
+    DSC_TRY(dsc_ckpt_agree(&ctx, status, &mine, err));
+    return engine->place.size > 1 ? share(engine, first, err) : DSC_OK;
 }
 
 /* How many products of all ranks do not go by the text. */
@@ -166,16 +211,13 @@ static dsc_status count_others(dsc_engine *engine, int64_t mine, int64_t *all, d
 
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err)
 {
-    dsc_error mine = DSC_ERROR_INIT;
-    const dsc_ckpt_ctx ctx = { .comm = engine->comms.all, .stream = engine->compute, .buffer = engine->io_buf };
     int64_t others = 0, all = 0;
     if (!dsc_gemm_has_plans(engine->device))
         return DSC_OK;
-    const dsc_status status = measure_and_read(engine, &mine);
-    DSC_TRY(dsc_ckpt_agree(&ctx, status, &mine, err));
+    for (int32_t s = 0; s < engine->stages.grid.pipeline; s++)
+        DSC_TRY(measure_stage(engine, s, err));
     if (engine->place.size == 1)
         return DSC_OK;
-    DSC_TRY(share(engine, err));
     DSC_TRY(dsc_gemm_plans_set(engine->device, engine->gemm_plans, &others, err));
     DSC_TRY(count_others(engine, others, &all, err));
     if (all > 0 && engine->place.rank == 0)
@@ -195,5 +237,6 @@ dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error 
                        "the checkpoint has no algorithm that this GPU and cuBLASLt have; they go on as measured now, "
                        "bits may differ",
                        (long long)others, others == 1 ? "" : "s");
-    return read_plans(engine, err);
+    DSC_TRY(read_plans(engine, err));
+    return text != NULL && dsc_stages_are_used(&engine->stages) ? merge_plans(engine, text, err) : DSC_OK;
 }

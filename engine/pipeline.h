@@ -21,7 +21,8 @@
 enum { DSC_STAGE_CHANNEL_OUT, DSC_STAGE_CHANNEL_BACK = 2, DSC_STAGE_CHANNELS = 4 };
 #define DSC_STAGE_TIED_SLOTS 2 /* buffers of gradients of tied parameters */
 
-/* Header of each message, so that a wrong one is seen. */
+/* Header of each message, so that a wrong one is seen. Where the host reads the device's memory, it is looked at before
+ * the message. Devices receive headers as they do messages, and the host looks at those of a step at its end. */
 typedef struct dsc_stage_header {
     int64_t step, micro_batch; /* numbers; of an evaluation its number among all of this engine */
     int64_t work;              /* dsc_stage_work of the receiver */
@@ -32,11 +33,9 @@ typedef struct dsc_stage_header {
 typedef struct dsc_stage_transfers {
     dsc_stream *out, *back, *tied;
     dsc_event *mark;
+    dsc_event **out_free;  /* [lanes] the output has been received */
     dsc_event **back_free; /* [slots] */
     dsc_event *tied_free[DSC_STAGE_TIED_SLOTS];
-    dsc_stage_header *sent_out; /* [lanes] */
-    dsc_stage_header *sent_back; /* [slots] */
-    dsc_stage_header sent_tied[DSC_STAGE_TIED_SLOTS];
     dsc_fixed_sum *sums; /* [stages] */
 } dsc_stage_transfers;
 
@@ -81,12 +80,16 @@ typedef struct dsc_engine_stages {
     int32_t slots;    /* buffers of gradients of the input */
     dsc_stage_op *op; /* [op_count] of an optimizer step */
     int64_t op_count;
+    int64_t op_now; /* number of the work that runs; a pass without gradients has two behind those of a step */
     dsc_stage_transfers transfers;
     bool turned;         /* the last pass was a forward: its backward may follow */
     int64_t evaluations; /* passes without gradients so far */
 } dsc_engine_stages;
 
 struct dsc_engine;
+
+/* Headers of a step's work, and of a pass without gradients: its input and its output. */
+static inline int64_t dsc_stage_header_count(const dsc_stage_shape *shape) { return dsc_stage_list(shape, NULL) + 2; }
 
 static inline bool dsc_stages_are_used(const dsc_engine_stages *stages) { return stages->whole != NULL; }
 static inline bool dsc_stages_is_last(const dsc_engine_stages *stages)

@@ -40,8 +40,6 @@ static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
 {
     const dsc_model *model = engine->model;
     const int32_t stages = engine->stages.grid.pipeline;
-    if (!engine->host_visible)
-        return refuse(engine, "GPUs (dsc.device \"cpu\" works)", err);
     if (engine->clock != NULL || engine->times_of_launches != NULL)
         return refuse(engine, "virtual ranks", err);
     if (model->module_count >= stages)
@@ -156,9 +154,11 @@ static dsc_status find_ties(dsc_engine *engine, dsc_error *err)
                             .order = engine->config.own.grid.order,
                             .tied_owner = stages->trains_tied ? stages->tied_owner : -1 };
     stages->slots = dsc_stage_slots(&stages->shape);
-    if (stages->tied_count > 0 && engine->config.zero.offload_param == DSC_OFFLOAD_NVME)
-        return refuse(engine, "zero_optimization.offload_param in files and a table that two of them share", err);
-    return DSC_OK;
+    const bool kept = engine->config.zero.offload_param == DSC_OFFLOAD_NONE ||
+                      (engine->config.zero.offload_param == DSC_OFFLOAD_CPU && engine->host_visible);
+    return stages->tied_count == 0 || kept
+               ? DSC_OK
+               : refuse(engine, "zero_optimization.offload_param and a table that two of them share", err);
 }
 
 static dsc_status open_own(const dsc_engine *engine, const dsc_model *whole, dsc_stage_model *out, dsc_error *err)

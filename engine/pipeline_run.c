@@ -106,10 +106,10 @@ static dsc_status run_op(dsc_engine *engine, const dsc_stage_op *op, dsc_error *
 
 static dsc_status run_list(dsc_engine *engine, dsc_error *err)
 {
-    const dsc_engine_stages *stages = &engine->stages;
+    dsc_engine_stages *stages = &engine->stages;
     DSC_TRY(dsc_step_begin(engine, dsc_clock_ns(), err));
-    for (int64_t i = 0; i < stages->op_count; i++)
-        DSC_TRY(run_op(engine, &stages->op[i], err));
+    for (stages->op_now = 0; stages->op_now < stages->op_count; stages->op_now++)
+        DSC_TRY(run_op(engine, &stages->op[stages->op_now], err));
     DSC_TRY(dsc_stages_settle(engine, err));
     DSC_TRY(dsc_engine_counts_exchange(engine, err));
     engine->progress.micro_step = engine->config.gradient_accumulation_steps - engine->plan.micro_batch_group;
@@ -140,6 +140,7 @@ dsc_status dsc_stages_enter(dsc_engine *engine, dsc_error *err)
 {
     dsc_engine_stages *stages = &engine->stages;
     stages->evaluations++;
+    stages->op_now = stages->op_count;
     if (stages->stage == 0)
         return DSC_OK;
     return dsc_stages_recv(engine, DSC_STAGE_EVALUATE, stages->evaluations,
@@ -148,11 +149,13 @@ dsc_status dsc_stages_enter(dsc_engine *engine, dsc_error *err)
 
 dsc_status dsc_stages_leave(dsc_engine *engine, dsc_error *err)
 {
-    const dsc_engine_stages *stages = &engine->stages;
+    dsc_engine_stages *stages = &engine->stages;
     if (dsc_stages_has_loss(stages))
         return DSC_OK;
+    stages->op_now = stages->op_count + 1;
     DSC_TRY(dsc_stages_send_output(engine, DSC_STAGE_EVALUATE, stages->evaluations, 0, err));
-    return dsc_stages_settle(engine, err);
+    DSC_TRY(dsc_stream_sync(stages->transfers.out, err));
+    return dsc_stream_sync(engine->compute, err);
 }
 
 dsc_status dsc_stages_forward_only(dsc_engine *engine, dsc_error *err)

@@ -1,17 +1,20 @@
 /* pipeline_transfer.c - messages between stages: outputs, their gradients, and those of tied parameters.
  *
  * A send runs on a stream of its own until its receiver has come, so that no two stages wait for each other. Receives
- * run on the compute stream. Outputs are sent from where they lie until their backward has run. Gradients of inputs
- * have dsc_stage_slots buffers, and those of tied parameters two. SPDX-License-Identifier: Apache-2.0 */
+ * run on the compute stream. GPUs send from their memory: each channel is a communicator of NCCL's own. Outputs are
+ * sent from where they lie until their backward has run. Gradients of inputs have dsc_stage_slots buffers, and those of
+ * tied parameters two. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/internal.h"
 #include "engine/pipeline.h"
 
-/* The communicator along the pipeline, and that of tied parameters; the rank in both is the stage. */
-static dsc_comm *pipeline_comm(const dsc_engine *engine) { return engine->comms.side[DSC_SUB_PIPELINE].host; }
-static dsc_comm *tied_comm(const dsc_engine *engine) { return engine->comms.side[DSC_SUB_TIED].host; }
+/* The communicators along the pipeline, of the memory that modules use and of the host's, and that of tied parameters;
+ * the rank in all of them is the stage. */
+static dsc_comm *pipeline_comm(const dsc_engine *engine) { return engine->comms.side[DSC_SUB_PIPELINE].device; }
+static dsc_comm *host_comm(const dsc_engine *engine) { return engine->comms.side[DSC_SUB_PIPELINE].host; }
+static dsc_comm *tied_comm(const dsc_engine *engine) { return engine->comms.side[DSC_SUB_TIED].device; }
 
 /* A stage's channel: neighbours have the two of a pair. */
 static int32_t channel_of(int32_t base, int32_t stage) { return base + stage % 2; }
@@ -22,18 +25,19 @@ static dsc_status open_streams(dsc_engine *engine, dsc_error *err)
 {
     dsc_engine_stages *stages = &engine->stages;
     dsc_stage_transfers *t = &stages->transfers;
-    const int32_t lanes = engine->plan.lanes;
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, lanes, sizeof *t->sent_out, &t->sent_out, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, stages->grid.pipeline, sizeof *t->sums, &t->sums, err));
     DSC_TRY(dsc_stream_open(engine->device, DSC_STREAM_ASYNC, "stage out", &t->out, err));
     DSC_TRY(dsc_stream_open(engine->device, DSC_STREAM_ASYNC, "stage back", &t->back, err));
     if (stages->tied_bytes > 0)
         DSC_TRY(dsc_stream_open(engine->device, DSC_STREAM_ASYNC, "tied", &t->tied, err));
     DSC_TRY(dsc_event_open(engine->device, &t->mark, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, stages->slots, sizeof *t->sent_back, &t->sent_back, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, stages->slots, sizeof *t->back_free, &t->back_free, err));
     for (int32_t i = 0; i < stages->slots; i++)
         DSC_TRY(dsc_event_open(engine->device, &t->back_free[i], err));
+    const int32_t lanes = engine->plan.lanes;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, lanes, sizeof *t->out_free, &t->out_free, err));
+    for (int32_t i = 0; i < lanes; i++)
+        DSC_TRY(dsc_event_open(engine->device, &t->out_free[i], err));
     for (int32_t i = 0; i < DSC_STAGE_TIED_SLOTS; i++)
         DSC_TRY(dsc_event_open(engine->device, &t->tied_free[i], err));
     return DSC_OK;
@@ -58,8 +62,7 @@ static dsc_status tell_copies(dsc_engine *engine, dsc_error *err)
         dsc_zero_kept_params(engine->zero, copy_tensor(engine, &stages->tied[i].tie), &kept[2 * i], &kept[2 * i + 1],
                              &ptr);
     }
-    DSC_TRY(
-        dsc_comm_broadcast(pipeline_comm(engine), 0, kept, (int64_t)sizeof kept, stages->grid.pipeline - 1, NULL, err));
+    DSC_TRY(dsc_comm_broadcast(host_comm(engine), 0, kept, (int64_t)sizeof kept, stages->grid.pipeline - 1, NULL, err));
     for (int32_t i = 0; i < stages->tied_count; i++) {
         stages->tied[i].first = kept[2 * i];
         stages->tied[i].count = kept[2 * i + 1];
@@ -88,18 +91,19 @@ void dsc_stages_close_transfers(dsc_engine *engine)
     dsc_event_close(&t->mark);
     for (int32_t i = 0; t->back_free != NULL && i < engine->stages.slots; i++)
         dsc_event_close(&t->back_free[i]);
+    for (int32_t i = 0; t->out_free != NULL && i < engine->plan.lanes; i++)
+        dsc_event_close(&t->out_free[i]);
     for (int32_t i = 0; i < DSC_STAGE_TIED_SLOTS; i++)
         dsc_event_close(&t->tied_free[i]);
+    dsc_alloc_free(engine->alloc, t->out_free);
     dsc_alloc_free(engine->alloc, t->back_free);
-    dsc_alloc_free(engine->alloc, t->sent_back);
-    dsc_alloc_free(engine->alloc, t->sent_out);
     dsc_alloc_free(engine->alloc, t->sums);
 }
 
 /* ---- buffers ---- */
 
 /* work.stage_buf: inputs of the open micro-batches, gradients of inputs, each with loads of experts behind it, and
- * gradients of tied parameters. */
+ * gradients of tied parameters. A device has headers behind them. */
 static int64_t input_bytes(const dsc_engine_stages *stages) { return dsc_align_up(stages->sizes.in_bytes, 256); }
 
 static int64_t slot_bytes(const dsc_engine_stages *stages)
@@ -125,6 +129,22 @@ static char *tied_at(const dsc_engine *engine, int64_t micro_batch)
     const dsc_engine_stages *stages = &engine->stages;
     const int64_t inputs = engine->plan.lanes * input_bytes(stages) + stages->slots * slot_bytes(stages);
     return (char *)engine->work.stage_buf.ptr + inputs + micro_batch % DSC_STAGE_TIED_SLOTS * stages->tied_bytes;
+}
+
+/* Of the work that runs, where the host reads it, and where it is sent from and received. */
+static dsc_stage_header *header_at(const dsc_engine *engine)
+{
+    DSC_ASSERT(engine->stages.op_now >= 0 && engine->stages.op_now <= engine->stages.op_count + 1);
+    return (dsc_stage_header *)engine->work.stage_headers.ptr + engine->stages.op_now;
+}
+
+static dsc_stage_header *device_header_at(const dsc_engine *engine)
+{
+    const dsc_buf *buf = &engine->work.stage_buf;
+    if (engine->host_visible)
+        return header_at(engine);
+    char *const first = (char *)buf->ptr + buf->bytes - engine->work.stage_headers.bytes;
+    return (dsc_stage_header *)(void *)first + engine->stages.op_now;
 }
 
 const void *dsc_stages_input(const dsc_engine *engine, int32_t lane)
@@ -169,13 +189,19 @@ typedef struct message {
     dsc_comm *comm;
     int32_t channel, to;
     dsc_stream *stream;
-    dsc_stage_header *header; /* stays until the message is received */
+    dsc_stage_work work; /* of the receiver */
+    int64_t micro_batch;
 } message;
 
+/* Behind the work that the compute stream has so far. */
 static dsc_status send_header(dsc_engine *engine, const message *m, dsc_error *err)
 {
+    dsc_stage_header *const header = header_at(engine), *const from = device_header_at(engine);
+    *header = header_of(engine, m->work, m->micro_batch);
     DSC_TRY(dsc_stream_order(engine->stages.transfers.mark, engine->compute, m->stream, err));
-    return dsc_comm_send(m->comm, m->channel, m->header, (int64_t)sizeof *m->header, m->to, m->stream, err);
+    if (from != header)
+        DSC_TRY(dsc_copy(m->stream, from, header, (int64_t)sizeof *header, err));
+    return dsc_comm_send(m->comm, m->channel, from, (int64_t)sizeof *from, m->to, m->stream, err);
 }
 
 static dsc_status check_header(const dsc_engine *engine, const dsc_stage_header *got, dsc_stage_work work,
@@ -197,10 +223,31 @@ static dsc_status check_header(const dsc_engine *engine, const dsc_stage_header 
 static dsc_status recv_header(dsc_engine *engine, dsc_comm *comm, int32_t channel, dsc_stage_work work,
                               int64_t micro_batch, int32_t from, dsc_error *err)
 {
-    dsc_stage_header got;
-    DSC_TRY(dsc_comm_recv(comm, channel, &got, (int64_t)sizeof got, from, engine->compute, err));
+    dsc_stage_header *const header = header_at(engine), *const to = device_header_at(engine);
+    DSC_TRY(dsc_comm_recv(comm, channel, to, (int64_t)sizeof *to, from, engine->compute, err));
+    if (to != header)
+        DSC_TRY(dsc_copy(engine->compute, header, to, (int64_t)sizeof *header, err));
+    if (to != header && work != DSC_STAGE_EVALUATE)
+        return DSC_OK; /* check_headers looks at it */
     DSC_TRY(dsc_stream_sync(engine->compute, err));
-    return check_header(engine, &got, work, micro_batch, from, err);
+    return check_header(engine, header, work, micro_batch, from, err);
+}
+
+/* Those that devices have received in a step. */
+static dsc_status check_headers(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_stages *stages = &engine->stages;
+    for (stages->op_now = 0; !engine->host_visible && stages->op_now < stages->op_count; stages->op_now++) {
+        const dsc_stage_op *op = &stages->op[stages->op_now];
+        const bool tied = op->work == DSC_STAGE_BOUNDARY && stages->stage == stages->shape.tied_owner;
+        const int32_t from = tied                                  ? stages->grid.pipeline - 1
+                             : op->work == DSC_STAGE_RECV_INPUT    ? stages->stage - 1
+                             : op->work == DSC_STAGE_RECV_GRADIENT ? stages->stage + 1
+                                                                   : -1;
+        if (from >= 0)
+            DSC_TRY(check_header(engine, header_at(engine), op->work, op->micro_batch, from, err));
+    }
+    return DSC_OK;
 }
 
 dsc_status dsc_stages_recv(dsc_engine *engine, dsc_stage_work work, int64_t micro_batch, void *to, int64_t bytes,
@@ -212,9 +259,12 @@ dsc_status dsc_stages_recv(dsc_engine *engine, dsc_stage_work work, int64_t micr
     DSC_ASSERT(from >= 0 && from < engine->stages.grid.pipeline);
     DSC_TRY(recv_header(engine, pipeline_comm(engine), channel, work, micro_batch, from, err));
     DSC_TRY(dsc_comm_recv(pipeline_comm(engine), channel, to, bytes, from, engine->compute, err));
+    const int32_t lane = (int32_t)(micro_batch % engine->plan.lanes);
+    if (back) /* who sends it has received the output, which the backward may write again */
+        DSC_TRY(dsc_stream_wait(engine->compute, engine->stages.transfers.out_free[lane], err));
     if (engine->stages.record_bytes == 0 || work == DSC_STAGE_EVALUATE)
         return DSC_OK;
-    void *const records = dsc_engine_records(engine, (int32_t)(micro_batch % engine->plan.lanes));
+    void *const records = dsc_engine_records(engine, lane);
     return dsc_comm_recv(pipeline_comm(engine), channel, records, engine->stages.record_bytes, from, engine->compute,
                          err);
 }
@@ -227,16 +277,16 @@ dsc_status dsc_stages_send_output(dsc_engine *engine, dsc_stage_work work, int64
                         .channel = channel_of(DSC_STAGE_CHANNEL_OUT, stages->stage),
                         .to = stages->stage + 1,
                         .stream = stages->transfers.out,
-                        .header = &stages->transfers.sent_out[lane] };
+                        .work = work,
+                        .micro_batch = micro_batch };
     DSC_ASSERT(stages->sizes.out_bytes > 0);
-    *m.header = header_of(engine, work, micro_batch);
     DSC_TRY(send_header(engine, &m, err));
     const char *output = engine->work.out[dsc_engine_at(engine, lane, stages->own.count - 1)];
     DSC_TRY(dsc_comm_send(m.comm, m.channel, output, dsc_stages_sizes_now(engine)->out_bytes, m.to, m.stream, err));
-    if (stages->record_bytes == 0 || work == DSC_STAGE_EVALUATE)
-        return DSC_OK;
-    return dsc_comm_send(m.comm, m.channel, dsc_engine_records(engine, lane), stages->record_bytes, m.to, m.stream,
-                         err);
+    if (stages->record_bytes > 0 && work != DSC_STAGE_EVALUATE)
+        DSC_TRY(dsc_comm_send(m.comm, m.channel, dsc_engine_records(engine, lane), stages->record_bytes, m.to, m.stream,
+                              err));
+    return dsc_event_record(stages->transfers.out_free[lane], m.stream, err);
 }
 
 dsc_status dsc_stages_send_gradient(dsc_engine *engine, int64_t micro_batch, dsc_error *err)
@@ -247,10 +297,10 @@ dsc_status dsc_stages_send_gradient(dsc_engine *engine, int64_t micro_batch, dsc
                         .channel = channel_of(DSC_STAGE_CHANNEL_BACK, stages->stage),
                         .to = stages->stage - 1,
                         .stream = stages->transfers.back,
-                        .header = &stages->transfers.sent_back[slot] };
+                        .work = DSC_STAGE_RECV_GRADIENT,
+                        .micro_batch = micro_batch };
     char *const gradient = input_gradient_at(engine, micro_batch), *const records = gradient + input_bytes(stages);
     DSC_ASSERT(stages->stage > 0);
-    *m.header = header_of(engine, DSC_STAGE_RECV_GRADIENT, micro_batch);
     if (stages->record_bytes > 0) /* the lane may have another micro-batch before the receiver comes */
         DSC_TRY(dsc_copy(engine->compute, records,
                          dsc_engine_records(engine, (int32_t)(micro_batch % engine->plan.lanes)), stages->record_bytes,
@@ -271,9 +321,9 @@ dsc_status dsc_stages_send_tied(dsc_engine *engine, int64_t micro_batch, dsc_err
     const message m = { .comm = tied_comm(engine),
                         .to = stages->tied_owner,
                         .stream = stages->transfers.tied,
-                        .header = &stages->transfers.sent_tied[slot] };
+                        .work = DSC_STAGE_BOUNDARY,
+                        .micro_batch = micro_batch };
     const char *at = tied_at(engine, micro_batch);
-    *m.header = header_of(engine, DSC_STAGE_BOUNDARY, micro_batch);
     DSC_TRY(send_header(engine, &m, err));
     for (int32_t i = 0; i < stages->tied_count; i++) {
         const int64_t bytes = stages->tied[i].tie.elements * 4;
@@ -298,6 +348,9 @@ dsc_status dsc_stages_recv_tied(dsc_engine *engine, int64_t micro_batch, float *
     return DSC_OK;
 }
 
+/* NULL: the calling thread. */
+static dsc_stream *weights_stream(const dsc_engine *engine) { return engine->host_visible ? NULL : engine->compute; }
+
 /* The owners' weights, gathered as a pass without gradients would gather them. */
 static dsc_status send_weights(dsc_engine *engine, dsc_error *err)
 {
@@ -312,10 +365,10 @@ static dsc_status send_weights(dsc_engine *engine, dsc_error *err)
             DSC_TRY(dsc_stream_sync(engine->compute, err));
             const char *from = engine->work.param[tied->tie.owner_param];
             DSC_TRY(dsc_comm_send(tied_comm(engine), 0, from + tied->first * each, tied->count * each,
-                                  stages->grid.pipeline - 1, NULL, err));
+                                  stages->grid.pipeline - 1, weights_stream(engine), err));
         }
     }
-    return DSC_OK;
+    return dsc_stream_sync(engine->compute, err);
 }
 
 /* In the order in which the owners' modules send them. */
@@ -330,9 +383,10 @@ static dsc_status recv_weights(dsc_engine *engine, dsc_error *err)
             if (stages->tied[i].tie.owner_module != m)
                 continue;
             dsc_zero_kept_params(engine->zero, copy_tensor(engine, &stages->tied[i].tie), &first, &count, &ptr);
-            DSC_TRY(dsc_comm_recv(tied_comm(engine), 0, ptr, count * each, stages->tied_owner, NULL, err));
+            DSC_TRY(dsc_comm_recv(tied_comm(engine), 0, ptr, count * each, stages->tied_owner, weights_stream(engine),
+                                  err));
         }
-    return DSC_OK;
+    return dsc_stream_sync(engine->compute, err);
 }
 
 dsc_status dsc_stages_share_tied(dsc_engine *engine, dsc_error *err)
@@ -356,7 +410,8 @@ dsc_status dsc_stages_settle(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_stream_sync(t->back, err));
     if (t->tied != NULL)
         DSC_TRY(dsc_stream_sync(t->tied, err));
-    return dsc_stream_sync(engine->compute, err);
+    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    return check_headers(engine, err);
 }
 
 dsc_status dsc_stages_add_sums(dsc_engine *engine, dsc_fixed_sum *sum, dsc_error *err)
@@ -364,7 +419,7 @@ dsc_status dsc_stages_add_sums(dsc_engine *engine, dsc_fixed_sum *sum, dsc_error
     dsc_fixed_sum *all = engine->stages.transfers.sums;
     if (!dsc_stages_are_used(&engine->stages))
         return DSC_OK;
-    DSC_TRY(dsc_comm_all_gather(pipeline_comm(engine), 0, all, sum, (int64_t)sizeof *sum, DSC_U8, NULL, err));
+    DSC_TRY(dsc_comm_all_gather(host_comm(engine), 0, all, sum, (int64_t)sizeof *sum, DSC_U8, NULL, err));
     *sum = all[0];
     for (int32_t s = 1; s < engine->stages.grid.pipeline; s++)
         dsc_fixed_sum_merge(sum, &all[s]);
@@ -375,7 +430,7 @@ dsc_status dsc_stages_share_logits(dsc_engine *engine, dsc_error *err)
 {
     if (!dsc_stages_are_used(&engine->stages))
         return DSC_OK;
-    return dsc_comm_broadcast(pipeline_comm(engine), 0, engine->work.host_logits, engine->model->vocab_size * 4,
+    return dsc_comm_broadcast(host_comm(engine), 0, engine->work.host_logits, engine->model->vocab_size * 4,
                               engine->stages.grid.pipeline - 1, NULL, err);
 }
 

@@ -92,7 +92,8 @@ static int64_t stage_bytes(const dsc_plan_options *o, const dsc_plan *plan)
 {
     const int64_t inputs = (plan->lanes + o->stage.slots) * aligned(o->stage.in_bytes);
     const int64_t records = o->stage.in_bytes > 0 ? o->stage.slots * o->stage.record_bytes : 0;
-    return inputs + records + 2 * o->stage.tied_bytes;
+    const int64_t headers = dsc_device_host_visible(o->device) ? 0 : o->stage.header_bytes;
+    return inputs + records + 2 * o->stage.tied_bytes + headers;
 }
 
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
@@ -344,7 +345,7 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
 }
 
 typedef struct work_sizes {
-    int64_t activation, scratch, eval, outputs, batch, mirror, snapshot, fp8, stage; /* bytes */
+    int64_t activation, scratch, eval, outputs, batch, mirror, snapshot, fp8, stage, stage_headers; /* bytes */
     int64_t modules, micro_batch_group, lanes, tensors, params, all_params;          /* lengths of arrays */
     int64_t stats, ranks, samples, step_samples;
     int64_t records, records_mirror; /* bytes */
@@ -380,6 +381,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .outputs = plan->out_away_bytes,
         .batch = apart || o->stage.lanes > 0 ? plan->lanes * plan->batch_bytes : 0,
         .stage = plan->stage_bytes,
+        .stage_headers = o->stage.header_bytes,
         .mirror = apart ? plan->loss_slots * plan->losses_bytes + plan->logits_bytes : 0,
         .snapshot = plan->snapshot_bytes,
         .fp8 = dsc_fp8_plan_bytes(&plan->fp8),
@@ -422,6 +424,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
     const dsc_need buffers[] = {
         { &w->activation_buf, DSC_TAG_ACTIVATION, device, s.activation, DSC_NEED_DEVICE },
         { &w->stage_buf, DSC_TAG_ACTIVATION, device, s.stage, DSC_NEED_DEVICE },
+        { &w->stage_headers, DSC_TAG_DATA, pinned, s.stage_headers, DSC_NEED_DEVICE },
         { &w->scratch_buf, DSC_TAG_SCRATCH, device, s.scratch, DSC_NEED_DEVICE },
         { &w->eval_buf, DSC_TAG_DATA, pinned, s.eval, DSC_NEED_DEVICE },
         { &w->outputs_buf, DSC_TAG_ACTIVATION, pinned, s.outputs, DSC_NEED_DEVICE },

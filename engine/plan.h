@@ -66,6 +66,7 @@ typedef struct dsc_plan_stage {
     int64_t in_bytes;   /* of the input of a micro-batch, from the stage before */
     int64_t record_bytes; /* loads of experts of a micro-batch, which travel with gradients */
     int64_t tied_bytes;   /* gradients of a micro-batch for tied parameters of another stage */
+    int64_t header_bytes; /* of all messages of a step */
 } dsc_plan_stage;
 
 typedef struct dsc_plan_options {
@@ -95,6 +96,7 @@ typedef struct dsc_plan_options {
 typedef struct dsc_work {
     dsc_buf activation_buf, scratch_buf, eval_buf;
     dsc_buf stage_buf;             /* pipeline_transfer.c; not open with one stage */
+    dsc_buf stage_headers;         /* likewise; a device has its own behind stage_buf's other parts */
     dsc_buf outputs_buf;           /* outputs that wait in host memory; not open where none do */
     dsc_buf batch_buf, mirror_buf; /* batch_transfer.c; not open on a host_visible device */
     dsc_buf snapshot_buf;          /* copy of states for asynchronous saves; not open without "save_async" */
@@ -135,7 +137,7 @@ typedef struct dsc_work {
     float **buffer_statistics;   /* likewise */
 } dsc_work;
 
-#define DSC_WORK_NEEDS_MAX 48
+#define DSC_WORK_NEEDS_MAX 49
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */

@@ -31,7 +31,9 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                    .slots = stages->slots,
                                    .in_bytes = stages->sizes.in_bytes,
                                    .record_bytes = stages->record_bytes,
-                                   .tied_bytes = stages->tied_bytes };
+                                   .tied_bytes = stages->tied_bytes,
+                                   .header_bytes =
+                                       dsc_stage_header_count(&stages->shape) * (int64_t)sizeof(dsc_stage_header) };
     *out = (dsc_plan_options) { .alloc = engine->alloc,
                                 .model = engine->model,
                                 .whole = dsc_stages_whole_model(engine),

@@ -426,7 +426,7 @@ static void sizes_and_features_that_do_not_work_are_refused(void **state)
         { 2, ", \"pipeline\": {\"stages\": 2, \"partition\": \"type:block\"}", "", "best, uniform and parameters" },
         { 2,
           ", \"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}}",
-          two, "zero_optimization.offload_param in files and a table that two of them share" },
+          two, "zero_optimization.offload_param and a table that two of them share" },
         { 2, ", \"zero_optimization\": {\"stage\": 3, \"zero_quantized_weights\": true}", two,
           "zero_quantized_weights" },
         { 2, ", \"zero_optimization\": {\"stage\": 2}", ", \"early_update\": true, \"grid\": {\"pipeline\": 2}",

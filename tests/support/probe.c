@@ -20,6 +20,8 @@ int32_t dsc_probe_own_tensor(const dsc_engine *engine, int32_t tensor)
 {
     return dsc_stages_are_used(&engine->stages) ? engine->stages.tensor[tensor] : tensor;
 }
+bool *dsc_probe_trains_tied(dsc_engine *engine) { return &engine->stages.trains_tied; }
+
 dsc_stage_op *dsc_probe_stage_ops(dsc_engine *engine, int64_t **count)
 {
     *count = &engine->stages.op_count;

@@ -35,6 +35,8 @@ const dsc_layout *dsc_probe_whole_layout(const dsc_engine *engine);
 int32_t dsc_probe_own_tensor(const dsc_engine *engine, int32_t tensor);
 /* The work of this rank's stage in a step, which a test may change; NULL: there is one stage. */
 dsc_stage_op *dsc_probe_stage_ops(dsc_engine *engine, int64_t **count);
+/* Whether gradients and new weights of tied parameters travel between this rank's stage and the others. */
+bool *dsc_probe_trains_tied(dsc_engine *engine);
 /* Modules of the whole model that this rank's stage has: [*first, *end). */
 void dsc_probe_stage_modules(const dsc_engine *engine, int32_t *first, int32_t *end);
 const dsc_plan *dsc_probe_plan(const dsc_engine *engine);
