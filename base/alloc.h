@@ -25,6 +25,7 @@ extern "C" {
     X(SCRATCH, "scratch")      /* kernel work space */                      \
     X(DATA, "data")            /* token batches in flight */                \
     X(IO, "io buffers")        /* checkpoint and file buffers */            \
+    X(MIRROR, "mirrors")       /* copies of states for the loss of a rank */ \
     X(LIBRARY, "library")      /* scratch handed to libraries */            \
     X(CONTROL, "control")      /* everything small */
 

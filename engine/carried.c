@@ -36,7 +36,9 @@ static int parts_of(const dsc_engine *engine, int32_t g, int32_t world_size, dsc
     for (dsc_plane plane = first; plane < end; plane++) {
         out[count] = part;
         out[count].plane = plane;
-        out[count++].unit_bytes = (int64_t)dsc_dtype_bytes(dsc_zero_dtype(engine->zero, plane));
+        out[count++].unit_bytes = (int64_t)dsc_dtype_bytes(plane == DSC_PLANE_MASTER  ? DSC_F32
+                                                           : plane == DSC_PLANE_PARAM ? dsc_engine_dtype(engine)
+                                                                                      : engine->config.own.moments);
     }
     for (int k = 0; k < moments && group->trainable && engine->config.own.moments == DSC_U8; k++) {
         out[count] = part;
@@ -44,7 +46,7 @@ static int parts_of(const dsc_engine *engine, int32_t g, int32_t world_size, dsc
         out[count].is_absmax = true;
         out[count++].unit = DSC_Q8_BLOCK;
     }
-    if (group->trainable && dsc_zero_average(engine->zero, g, 0) != NULL) {
+    if (group->trainable && engine->config.own.ema.enabled) {
         out[count] = part;
         out[count++].is_average = true;
     }
@@ -102,7 +104,7 @@ static bool has_factors(const dsc_engine *engine, int32_t t)
     return engine->layout.group[g].trainable && (dsc_recipes[recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
 }
 
-/* Copies one range to `memory`, or from it, or only counts its bytes. */
+/* Copies values to memory, or from it. */
 typedef struct shared_walk {
     char *to;
     const char *from;
@@ -118,6 +120,11 @@ static void pass_shared(shared_walk *w, void *value, int64_t bytes)
     w->bytes += bytes;
 }
 
+static int64_t buffer_bytes(const dsc_buffer_spec *spec)
+{
+    return spec->kind == DSC_BUFFER_STEPS ? 8 : spec->count * 4;
+}
+
 static void walk_shared(dsc_engine *engine, shared_walk *w)
 {
     for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
@@ -127,19 +134,28 @@ static void walk_shared(dsc_engine *engine, shared_walk *w)
         pass_shared(w, dsc_zero_adafactor_factors(engine->zero, t, false), dsc_layout_rows(tensor) * 4);
         pass_shared(w, dsc_zero_adafactor_factors(engine->zero, t, true), dsc_layout_cols(tensor) * 4);
     }
-    for (int32_t n = 0; n < engine->buffers.count; n++) {
-        const dsc_ckpt_buffer *b = &engine->buffers.stored[n];
-        pass_shared(w, b->value, b->spec->kind == DSC_BUFFER_STEPS ? 8 : b->spec->count * 4);
-    }
+    for (int32_t n = 0; n < engine->buffers.count; n++)
+        pass_shared(w, engine->buffers.stored[n].value, buffer_bytes(engine->buffers.stored[n].spec));
     pass_shared(w, &engine->saves.resumed_step, (int64_t)sizeof engine->saves.resumed_step);
     pass_shared(w, engine->saves.resumed_dir, (int64_t)sizeof engine->saves.resumed_dir);
 }
 
-int64_t dsc_state_shared_bytes(dsc_engine *engine)
+/* The same before anything is open. */
+int64_t dsc_state_shared_bytes(const dsc_engine *engine)
 {
-    shared_walk w = { .bytes = 0 };
-    walk_shared(engine, &w);
-    return w.bytes;
+    int64_t bytes = (int64_t)sizeof engine->saves.resumed_step + (int64_t)sizeof engine->saves.resumed_dir;
+    for (int32_t t = 0; t < engine->layout.tensor_count; t++)
+        if (has_factors(engine, t))
+            bytes += 4 * (dsc_layout_rows(&engine->layout.tensor[t]) + dsc_layout_cols(&engine->layout.tensor[t]));
+    for (int32_t m = 0; m < engine->model->module_count; m++)
+        for (int32_t b = 0; b < engine->model->modules[m].buffer_count; b++)
+            bytes += buffer_bytes(&engine->model->modules[m].buffers[b]);
+    return bytes;
+}
+
+int64_t dsc_state_copy_bytes(const dsc_engine *engine, int32_t world_size)
+{
+    return dsc_state_slice_bytes(engine, world_size) + dsc_state_shared_bytes(engine);
 }
 
 void dsc_state_get_shared(dsc_engine *engine, char *out)
@@ -181,7 +197,7 @@ static dsc_hash128 identity_of(const dsc_engine *engine)
 void dsc_state_header_fill(dsc_engine *engine, dsc_state_header *out)
 {
     memset(out, 0, sizeof *out); /* it is sent as bytes */
-    out->bytes = dsc_state_slice_bytes(engine, engine->layout.world_size) + dsc_state_shared_bytes(engine);
+    out->bytes = dsc_state_copy_bytes(engine, engine->layout.world_size);
     out->step = engine->progress.step;
     out->update_count = engine->progress.update_count;
     out->skipped_in_row = engine->progress.skipped_in_row;
@@ -243,7 +259,7 @@ dsc_status dsc_engine_check_carried(const dsc_engine *engine, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status carried_open(const dsc_engine *engine, dsc_carried **out, dsc_error *err)
+dsc_status dsc_carried_open(const dsc_engine *engine, dsc_carried **out, dsc_error *err)
 {
     dsc_alloc *alloc = NULL;
     *out = NULL;
@@ -265,12 +281,31 @@ void dsc_carried_close(dsc_carried **carried_ptr)
     if (carried == NULL)
         return;
     dsc_alloc *alloc = carried->alloc;
+    dsc_carried_close(&carried->next);
     for (int i = 0; i < DSC_STATE_COPIES_MAX; i++)
         dsc_alloc_free(alloc, carried->copy[i].data);
     dsc_alloc_free(alloc, carried->gemm_plans);
     dsc_alloc_free(alloc, carried);
     dsc_alloc_close(&alloc);
     *carried_ptr = NULL;
+}
+
+const dsc_state_copy *dsc_carried_copy(const dsc_carried *carried, int32_t index)
+{
+    for (; carried != NULL && index >= DSC_STATE_COPIES_MAX; index -= DSC_STATE_COPIES_MAX)
+        carried = carried->next;
+    return carried != NULL && carried->copy[index].header.bytes > 0 ? &carried->copy[index] : NULL;
+}
+
+void dsc_carried_add(dsc_carried *carried, dsc_carried *earlier)
+{
+    int links = 1;
+    for (; carried->next != NULL; carried = carried->next)
+        links++;
+    carried->next = earlier;
+    for (; carried->next != NULL && links < DSC_CARRIED_LINKS_MAX; carried = carried->next)
+        links++;
+    dsc_carried_close(&carried->next);
 }
 
 /* The staying rank that takes the copy of a leaving one: leaving ranks are dealt to staying ones in order. */
@@ -289,7 +324,7 @@ static int32_t heir_of(const bool *stays, int32_t size, int32_t rank)
     return -1;
 }
 
-static dsc_status open_copy(dsc_carried *carried, int index, int64_t bytes, dsc_error *err)
+dsc_status dsc_carried_open_copy(dsc_carried *carried, int index, int64_t bytes, dsc_error *err)
 {
     if (index >= DSC_STATE_COPIES_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "carry",
@@ -312,7 +347,7 @@ static dsc_status receive_copy(const dsc_engine *engine, dsc_carried *carried, i
     dsc_comm *const comm = engine->comms.all;
     dsc_state_header header;
     DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, &header, (int64_t)sizeof header, from, NULL, err));
-    DSC_TRY(open_copy(carried, index, header.bytes, err));
+    DSC_TRY(dsc_carried_open_copy(carried, index, header.bytes, err));
     DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, carried->copy[index].data, header.bytes, from, NULL, err));
     carried->copy[index].header = header;
     return DSC_OK;
@@ -335,11 +370,22 @@ static dsc_status hand_over(const dsc_engine *engine, const bool *stays, dsc_car
 
 static dsc_status carry(dsc_engine *engine, const bool *stays, dsc_carried **out, dsc_error *err)
 {
-    const int64_t bytes = dsc_state_slice_bytes(engine, engine->layout.world_size) + dsc_state_shared_bytes(engine);
-    DSC_TRY(carried_open(engine, out, err));
-    DSC_TRY(open_copy(*out, 0, bytes, err));
+    DSC_TRY(dsc_carried_open(engine, out, err));
+    DSC_TRY(dsc_carried_open_copy(*out, 0, dsc_state_copy_bytes(engine, engine->layout.world_size), err));
     DSC_TRY(dsc_state_copy_fill(engine, &(*out)->copy[0], err));
     return stays != NULL ? hand_over(engine, stays, *out, err) : DSC_OK;
+}
+
+/* A failed engine may have states of two steps. Those of its mirrors are of one step each. */
+static dsc_status carry_mirrors(dsc_engine **engine, dsc_carried **out, dsc_error *err)
+{
+    *out = dsc_engine_release_mirror(*engine);
+    if (*out == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "carry",
+                        "the engine failed, and there are no copies of its states (dsc.elastic."
+                        "mirror_every); load the last checkpoint");
+    dsc_engine_close(engine);
+    return DSC_OK;
 }
 
 dsc_status dsc_engine_carry(dsc_engine **engine_ptr, const bool *stays, dsc_carried **out, dsc_error *err)
@@ -347,6 +393,8 @@ dsc_status dsc_engine_carry(dsc_engine **engine_ptr, const bool *stays, dsc_carr
     dsc_engine *engine = *engine_ptr;
     int32_t staying = stays == NULL ? engine->place.size : 0;
     *out = NULL;
+    if (engine->failed)
+        return carry_mirrors(engine_ptr, out, err);
     DSC_TRY(dsc_engine_check_idle(engine, "carry", err));
     DSC_TRY(dsc_engine_check_carried(engine, err));
     for (int32_t r = 0; r < engine->place.size && stays != NULL; r++)

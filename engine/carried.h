@@ -16,7 +16,8 @@
 #include "engine/schedule/spike_watch.h"
 #include "zero/zero.h"
 
-#define DSC_STATE_COPIES_MAX 8 /* of one rank */
+#define DSC_STATE_COPIES_MAX 8 /* copies of one link */
+#define DSC_CARRIED_LINKS_MAX 4
 
 /* Owner, time and kind of a state copy. Ranks exchange it as bytes. */
 typedef struct dsc_state_header {
@@ -40,7 +41,12 @@ struct dsc_carried {
     dsc_alloc *alloc;
     char *gemm_plans; /* algorithms of matrix products that the run uses; NULL: its device has none */
     dsc_state_copy copy[DSC_STATE_COPIES_MAX];
+    dsc_carried *next; /* copies of an earlier time, which may be needed still; at most DSC_CARRIED_LINKS_MAX in all */
 };
+/* Copy `index` of all links, below DSC_CARRIED_LINKS_MAX * DSC_STATE_COPIES_MAX; NULL: there is none. */
+const dsc_state_copy *dsc_carried_copy(const dsc_carried *carried, int32_t index);
+/* Adds the links of `earlier`, which may be NULL. Those above the limit, the oldest, are closed. */
+void dsc_carried_add(dsc_carried *carried, dsc_carried *earlier);
 
 /* A plane of a group in a state copy. */
 typedef struct dsc_state_part {
@@ -56,9 +62,11 @@ bool dsc_state_part_get(const dsc_engine *engine, int32_t world_size, int32_t in
 /* Elements of a part's slice from `first` on, in memory of the device or the host; as dsc_zero_view. */
 dsc_status dsc_state_part_view(const dsc_engine *engine, const dsc_state_part *part, int64_t first, int64_t *count,
                                bool write, void **ptr, dsc_error *err);
-/* Bytes of the slices of a rank of that world, and of what every rank has. */
+/* Bytes of the slices of a rank of that world, of the values that all ranks have alike, and of both. Known as soon as
+ * the layout is. */
 int64_t dsc_state_slice_bytes(const dsc_engine *engine, int32_t world_size);
-int64_t dsc_state_shared_bytes(dsc_engine *engine);
+int64_t dsc_state_shared_bytes(const dsc_engine *engine);
+int64_t dsc_state_copy_bytes(const dsc_engine *engine, int32_t world_size);
 /* Values that all ranks have alike, to or from memory: factors, buffers, the checkpoint that the run continues. */
 void dsc_state_get_shared(dsc_engine *engine, char *out);
 void dsc_state_set_shared(dsc_engine *engine, const char *from);
@@ -68,6 +76,10 @@ void dsc_state_header_fill(dsc_engine *engine, dsc_state_header *out);
 dsc_status dsc_state_copy_fill(dsc_engine *engine, dsc_state_copy *copy, dsc_error *err);
 /* Features whose states are not carried: refused by name. */
 dsc_status dsc_engine_check_carried(const dsc_engine *engine, dsc_error *err);
+
+/* No copies at first; memory for copy `index`. */
+dsc_status dsc_carried_open(const dsc_engine *engine, dsc_carried **out, dsc_error *err);
+dsc_status dsc_carried_open_copy(dsc_carried *carried, int index, int64_t bytes, dsc_error *err);
 
 /* reform.c: the states of a new engine from the copies that its ranks carry; `carried` NULL: this rank has none.
  * Collective. */

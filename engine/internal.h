@@ -17,6 +17,7 @@
 #include "engine/device.h"
 #include "engine/experts.h"
 #include "engine/input.h"
+#include "engine/mirror.h"
 #include "engine/model.h"
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
@@ -90,6 +91,7 @@ struct dsc_engine {
     dsc_engine_texts texts;
     dsc_evaluation evaluated; /* the last one; items 0: none yet */
     dsc_engine_saves saves;
+    dsc_engine_mirror mirror;
 
     dsc_engine_progress progress;
     dsc_engine_quota quota;

@@ -312,6 +312,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     zero.swap.log = &engine->log;
     DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
     DSC_TRY(dsc_engine_open_memory(engine, err));
+    DSC_TRY(dsc_engine_open_mirror(engine, err));
     DSC_TRY(dsc_stages_open_transfers(engine, err));
     DSC_TRY(dsc_engine_start_profile(engine, err));
     if (!engine->plan_only)
@@ -331,7 +332,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
         return DSC_OK;
     engine->values_due = true;
     if ((options->flags & DSC_ENGINE_CARRIED) != 0)
-        DSC_TRY(dsc_engine_load_carried(engine, options->carried, err));
+        DSC_TRY(dsc_engine_load_carried(engine, options->carried != NULL ? *options->carried : NULL, err));
     else if ((options->flags & DSC_ENGINE_LATE_VALUES) == 0)
         DSC_TRY(dsc_engine_need_values(engine, err));
     dsc_engine_describe(engine);
@@ -457,6 +458,7 @@ static dsc_status open_engine(dsc_engine **out, const dsc_engine_options *option
         return status;
     }
     complete_plan(engine);
+    dsc_engine_keep_carried(engine, options->carried);
     *out = engine;
     return DSC_OK;
 }
@@ -505,6 +507,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_stages_close_transfers(engine);
     dsc_zero_close(&engine->zero);
     dsc_engine_close_hooks(engine);
+    dsc_engine_close_mirror(engine);
     dsc_engine_close_memory(engine);
     if (engine->device != NULL)
         dsc_mem_close(engine->device, &engine->io_buf);

@@ -499,6 +499,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         list[count++] = (dsc_need) { NULL, DSC_TAG_COMM, host, o->comm_bytes, DSC_NEED_INSIDE };
         list[count++] = (dsc_need) { NULL, DSC_TAG_COMM, device, o->device_comm_bytes, DSC_NEED_INSIDE };
         list[count++] = (dsc_need) { NULL, DSC_TAG_DATA, pinned, o->data_bytes, DSC_NEED_INSIDE };
+        list[count++] = (dsc_need) { NULL, DSC_TAG_MIRROR, host, o->mirror_bytes, DSC_NEED_INSIDE };
         list[count++] = (dsc_need) { NULL, DSC_TAG_IO, pinned, plan->io_bytes, DSC_NEED_INSIDE };
     }
     DSC_ASSERT(count <= DSC_WORK_NEEDS_MAX);

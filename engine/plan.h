@@ -86,6 +86,7 @@ typedef struct dsc_plan_options {
     int64_t device_comm_bytes;    /* buffers of the transport over device memory, if separate */
     int64_t device_library_bytes; /* allocated by that transport's library */
     int64_t data_bytes;        /* the reader */
+    int64_t mirror_bytes;      /* copies of states (mirror.h) */
     const dsc_io *io;          /* borrowed until the engine closes; may be NULL */
     int32_t threads;           /* host threads and instruction sets, for updates on the host */
     uint32_t cpu_caps;
@@ -137,7 +138,7 @@ typedef struct dsc_work {
     float **buffer_statistics;   /* likewise */
 } dsc_work;
 
-#define DSC_WORK_NEEDS_MAX 49
+#define DSC_WORK_NEEDS_MAX 50
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */

@@ -12,22 +12,23 @@
 #include "engine/internal.h"
 
 #define MESSAGE_BYTES (INT64_C(1) << 20) /* longest message with states */
+#define COPIES (DSC_CARRIED_LINKS_MAX * DSC_STATE_COPIES_MAX) /* most copies of a rank */
 
 /* The copies of all ranks, and those that are taken. */
 typedef struct reform {
     dsc_engine *engine;
     const dsc_carried *own;   /* may be NULL */
-    dsc_state_header *header; /* [W][DSC_STATE_COPIES_MAX] */
+    dsc_state_header *header; /* [W][COPIES] */
     int32_t *holder;          /* [old W] index in `header` of the copy of each old rank; -1: none */
     int32_t old_world;
 } reform;
 
-static int32_t rank_of(int32_t index) { return index / DSC_STATE_COPIES_MAX; }
+static int32_t rank_of(int32_t index) { return index / COPIES; }
 
 static const dsc_state_copy *own_copy(const reform *f, int32_t index)
 {
     DSC_ASSERT(rank_of(index) == f->engine->place.rank);
-    return &f->own->copy[index % DSC_STATE_COPIES_MAX];
+    return dsc_carried_copy(f->own, index % COPIES);
 }
 
 /* ---- which copies ---- */
@@ -35,12 +36,13 @@ static const dsc_state_copy *own_copy(const reform *f, int32_t index)
 static dsc_status gather_headers(reform *f, dsc_error *err)
 {
     const int32_t size = f->engine->place.size;
-    dsc_state_header mine[DSC_STATE_COPIES_MAX];
+    dsc_state_header mine[COPIES];
     memset(mine, 0, sizeof mine);
-    for (int i = 0; i < DSC_STATE_COPIES_MAX && f->own != NULL; i++)
-        mine[i] = f->own->copy[i].header;
-    DSC_TRY(dsc_alloc_zeroed(f->engine->alloc, DSC_TAG_CONTROL, (int64_t)size * DSC_STATE_COPIES_MAX, sizeof *f->header,
-                             &f->header, err));
+    for (int32_t i = 0; i < COPIES; i++)
+        if (dsc_carried_copy(f->own, i) != NULL)
+            mine[i] = dsc_carried_copy(f->own, i)->header;
+    DSC_TRY(dsc_alloc_zeroed(f->engine->alloc, DSC_TAG_CONTROL, (int64_t)size * COPIES, sizeof *f->header, &f->header,
+                             err));
     return dsc_comm_all_gather(f->engine->comms.all, DSC_CHANNEL_CONTROL, f->header, mine, (int64_t)sizeof mine, DSC_U8,
                                NULL, err);
 }
@@ -48,7 +50,7 @@ static dsc_status gather_headers(reform *f, dsc_error *err)
 /* The holders of the slices after a step, and the first old rank whose slices are nowhere; -1: all are there. */
 static int32_t find_holders(reform *f, int64_t step, int32_t old_world)
 {
-    const int32_t count = f->engine->place.size * DSC_STATE_COPIES_MAX;
+    const int32_t count = f->engine->place.size * COPIES;
     f->old_world = old_world;
     for (int32_t r = 0; r < old_world; r++) {
         f->holder[r] = -1;
@@ -64,7 +66,7 @@ static int32_t find_holders(reform *f, int64_t step, int32_t old_world)
 
 static dsc_status choose_step(reform *f, dsc_error *err)
 {
-    const int32_t count = f->engine->place.size * DSC_STATE_COPIES_MAX;
+    const int32_t count = f->engine->place.size * COPIES;
     int32_t lost = -1, largest = 0;
     int64_t before = INT64_MAX, newest = -1;
     for (int32_t i = 0; i < count; i++)
@@ -100,7 +102,7 @@ static dsc_status check_copies(const reform *f, dsc_error *err)
     dsc_engine *const engine = f->engine;
     dsc_state_header now;
     dsc_state_header_fill(engine, &now);
-    const int64_t bytes = dsc_state_slice_bytes(engine, f->old_world) + dsc_state_shared_bytes(engine);
+    const int64_t bytes = dsc_state_copy_bytes(engine, f->old_world);
     for (int32_t r = 0; r < f->old_world; r++) {
         const dsc_state_header *header = &f->header[f->holder[r]];
         if (header->bytes != bytes || memcmp(&header->identity, &now.identity, sizeof now.identity) != 0)

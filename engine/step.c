@@ -327,6 +327,7 @@ static void expect_update(dsc_engine *engine)
 
 dsc_status dsc_step_begin(dsc_engine *engine, int64_t start, dsc_error *err)
 {
+    DSC_TRY(dsc_engine_mirror_step(engine, err));
     engine->times.step_start_ns = start;
     dsc_engine_exchange_counts(engine, &engine->times.exchange_before);
     dsc_engine_label_step(engine, engine->progress.step + 1);

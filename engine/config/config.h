@@ -463,6 +463,7 @@ typedef struct dsc_ext_config {
     bool recompute_given;             /* else NONE becomes KEPT on GPUs with room for it */
     dsc_grid_section grid;
     dsc_quota_section quota;
+    int64_t mirror_every;             /* steps between copies of states to a neighbour; 0: none */
     int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16; of moments also U8: codes (kernels/update.h) */

@@ -100,8 +100,9 @@ typedef struct dsc_engine_options {
     /* Test hook: faults and logs of this rank's file operations (base/io.h), copied; what it points at is borrowed
      * until close. NULL: none. */
     const struct dsc_io *io;
-    /* With DSC_ENGINE_CARRIED: what this rank carries, borrowed until open returns; NULL: nothing. */
-    const dsc_carried *carried;
+    /* With DSC_ENGINE_CARRIED: what this rank carries; NULL, or pointing at NULL: nothing. An engine that opens takes
+     * it over and sets it to NULL. It stays the caller's if opening fails. */
+    dsc_carried **carried;
 } dsc_engine_options;
 #define DSC_ENGINE_OPTIONS_INIT                                                                                        \
     {                                                                                                                  \
@@ -260,8 +261,13 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_rewind(dsc_engine *engine, const char
  * and with "dsc".reproducible "world_size" so are the bits.
  * stays[rank of this world]: false for a rank that leaves. The states of a leaving rank go to one that stays, and the
  * leaving rank gets *out = NULL. `stays` is equal on all ranks; NULL: all stay. On failure the engine stays open, and
- * *out is NULL. *out is owned by the caller, and stays valid if an open with it fails. Features whose states do not
- * move are refused by name: pipeline stages, MiCS, optimizers that exchange signs, preference pairs. */
+ * *out is NULL. *out is owned by the caller.
+ * After a call that failed because a peer is gone (DSC_ERR_PEER), each remaining rank calls it alone, and `stays` has
+ * no meaning. *out then has the last copies of this rank and of a neighbour ("dsc".elastic.mirror_every), and until the
+ * first step is done those that the engine was opened with. The new engines continue after the newest step of which all
+ * slices are left. If a rank and the neighbour with its copies are gone, opening fails with DSC_ERR_PEER, and the last
+ * checkpoint is what is left. Features whose states do not move are refused by name: pipeline stages, MiCS, optimizers
+ * that exchange signs, preference pairs. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_carry(dsc_engine **engine, const bool *stays, dsc_carried **out,
                                                  dsc_error *err);
 DSC_API void dsc_carried_close(dsc_carried **carried); /* safe on NULL */

@@ -1,5 +1,5 @@
 /* test_reform.c - a run that continues with another number of ranks, without a checkpoint. Losses and states have the
- * bits of a run of one rank that nobody disturbs: 4 to 3 to 4 to 6 ranks, whichever rank leaves.
+ * bits of a run of one rank that nobody disturbs: 4 to 3 to 4 to 6 ranks, whichever rank leaves or is lost.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <setjmp.h>
@@ -21,11 +21,13 @@
 #define RANKS_MAX 6
 #define PHASES_MAX 6
 
-/* So many steps of a world, after which the ranks of `leaving` (bits) leave and the next phase begins. */
+/* So many steps of a world, after which the ranks of `leaving` (bits) leave and the next phase begins. Ranks of `lost`
+ * fail in the collective with the number fail_at, which ends the phase earlier. */
 typedef struct phase {
     int32_t world;
     int64_t steps;
-    uint32_t leaving;
+    uint32_t leaving, lost;
+    int64_t fail_at;
 } phase;
 
 typedef struct elastic_run {
@@ -37,7 +39,8 @@ typedef struct elastic_run {
     dsc_carried *carried[RANKS_MAX]; /* states that the ranks of the phase carry */
     dsc_carried *left[RANKS_MAX];
     double loss[RUN_STEPS_MAX];
-    int64_t steps;
+    int64_t steps, repeated; /* done so far; steps that were made again after a loss */
+    int losses;
     dsc_status status;
     dsc_error error;
     pthread_mutex_t mutex;
@@ -48,43 +51,68 @@ typedef struct elastic_rank {
     dsc_world *world;
     int at;
     int32_t rank;
+    int64_t until; /* the step at which the phase ends */
 } elastic_rank;
 
 static dsc_status train(elastic_rank *r, dsc_engine *engine, dsc_error *err)
 {
     elastic_run *run = r->run;
-    const int64_t first = run->steps;
-    for (int64_t s = 0; s < run->phase[r->at].steps; s++) {
+    while (dsc_probe_step(engine) < r->until) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         DSC_TRY(dsc_engine_train_batch(engine, &result, err));
-        if (r->rank == 0)
-            run->loss[first + s] = result.loss;
-        if (result.step != first + s + 1)
-            return DSC_FAIL(err, DSC_ERR_INTERNAL, "step", "step %lld", (long long)result.step);
+        if (r->rank == 0) {
+            run->repeated += result.step <= run->steps;
+            run->steps = result.step;
+            run->loss[result.step - 1] = result.loss;
+        }
     }
     return DSC_OK;
 }
 
-static dsc_status live(elastic_rank *r, dsc_engine **engine, dsc_error *err)
+static dsc_status open_rank(elastic_rank *r, dsc_engine **engine, dsc_error *err)
 {
-    elastic_run *run = r->run;
+    const phase *now = &r->run->phase[r->at];
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
-    bool stays[RANKS_MAX];
-    options.config_text = run->config;
-    options.model = run->model;
-    options.data = toy_data(run->model, 1 << 20);
+    options.config_text = r->run->config;
+    options.model = r->run->model;
+    options.data = toy_data(r->run->model, 1 << 20);
     options.world = r->world;
     options.rank = r->rank;
     options.flags = r->at > 0 ? DSC_ENGINE_CARRIED : 0;
-    options.carried = run->carried[r->rank];
-    DSC_TRY(dsc_engine_open(engine, &options, err));
+    options.carried = &r->run->carried[r->rank];
+    options.fail_comm_at = (now->lost >> r->rank & 1u) != 0 ? now->fail_at : 0;
+    return dsc_engine_open(engine, &options, err);
+}
+
+/* A rank that is lost takes nothing along. The others keep what they carry, or have their copies, and go on. */
+static dsc_status live(elastic_rank *r, dsc_engine **engine, dsc_error *err)
+{
+    elastic_run *run = r->run;
+    const phase *now = &run->phase[r->at];
+    const bool lost = (now->lost >> r->rank & 1u) != 0;
+    bool stays[RANKS_MAX];
+    dsc_status status = open_rank(r, engine, err);
+    const bool opened = status == DSC_OK;
+    if (opened)
+        status = train(r, *engine, err);
+    if (status == DSC_OK && r->at + 1 == run->phases)
+        status = dsc_engine_save(*engine, run->dir, err);
+    for (int32_t i = 0; i < now->world; i++)
+        stays[i] = (now->leaving >> i & 1u) == 0;
+    if (now->lost != 0 && status != DSC_OK && (lost || status == DSC_ERR_PEER)) {
+        if (!opened && !lost) {
+            run->left[r->rank] = run->carried[r->rank];
+            run->carried[r->rank] = NULL;
+        }
+        status = opened && !lost ? dsc_engine_carry(engine, NULL, &run->left[r->rank], err) : DSC_OK;
+        pthread_mutex_lock(&run->mutex);
+        run->losses += lost;
+        pthread_mutex_unlock(&run->mutex);
+    } else if (status == DSC_OK && r->at + 1 < run->phases) {
+        status = dsc_engine_carry(engine, stays, &run->left[r->rank], err);
+    }
     dsc_carried_close(&run->carried[r->rank]);
-    DSC_TRY(train(r, *engine, err));
-    if (r->at + 1 == run->phases)
-        return dsc_engine_save(*engine, run->dir, err);
-    for (int32_t i = 0; i < run->phase[r->at].world; i++)
-        stays[i] = (run->phase[r->at].leaving >> i & 1u) == 0;
-    return dsc_engine_carry(engine, stays, &run->left[r->rank], err);
+    return status;
 }
 
 static void *run_rank(void *argument)
@@ -117,20 +145,23 @@ static void number_anew(elastic_run *run, int32_t world)
 static void run_phases(elastic_run *run)
 {
     pthread_mutex_init(&run->mutex, NULL);
+    int64_t until = 0;
     for (int at = 0; at < run->phases && run->status == DSC_OK; at++) {
+        until = (run->phase[at].lost != 0 ? run->steps : until) + run->phase[at].steps;
         const int32_t world = run->phase[at].world;
         pthread_t thread[RANKS_MAX];
         elastic_rank rank[RANKS_MAX];
         dsc_world *threads = NULL;
         assert_int_equal(dsc_world_open(world, &threads, NULL), DSC_OK);
         for (int32_t r = 0; r < world; r++) {
-            rank[r] = (elastic_rank) { run, threads, at, r };
+            rank[r] = (elastic_rank) { run, threads, at, r, until };
             assert_int_equal(pthread_create(&thread[r], NULL, run_rank, &rank[r]), 0);
         }
         for (int32_t r = 0; r < world; r++)
             pthread_join(thread[r], NULL);
         dsc_world_close(&threads);
-        run->steps += run->phase[at].steps;
+        if (run->phase[at].lost != 0)
+            until = run->steps;
         number_anew(run, world);
     }
     for (int32_t r = 0; r < RANKS_MAX; r++)
@@ -158,11 +189,9 @@ static void expect_undisturbed(elastic_run *run)
     snprintf(dirs[0], sizeof dirs[0], "%s/alone", toy_run_folder);
     snprintf(dirs[1], sizeof dirs[1], "%s/elastic", toy_run_folder);
     run->dir = dirs[1];
-    alone.phase[0].world = 1;
-    for (int i = 0; i < run->phases; i++)
-        alone.phase[0].steps += run->phase[i].steps;
-    run_phases(&alone);
     run_phases(run);
+    alone.phase[0] = (phase) { .world = 1, .steps = run->steps };
+    run_phases(&alone);
     if (run->status != DSC_OK)
         print_error("%s\n%s: %s\n", run->config, run->error.where, run->error.message);
     assert_int_equal(alone.status, DSC_OK);
@@ -263,6 +292,121 @@ static void random_worlds(void **state)
     }
 }
 
+/* ---- ranks that are lost ---- */
+
+static const char *mirrored(int stage, const char *more, const char *zero, int every)
+{
+    static char text[2048];
+    const char *config = config_of(stage, more, "AdamW", zero);
+    snprintf(text, sizeof text, "%.*s, \"elastic\": {\"mirror_every\": %d}}}", (int)strlen(config) - 2, config, every);
+    return text;
+}
+
+/* Four ranks of which one or two are lost in a collective, then the others, then four again. */
+static elastic_run run_with_loss(const char *config, uint32_t lost, int64_t fail_at)
+{
+    const int32_t left = 4 - __builtin_popcount(lost);
+    return (elastic_run) { .config = config,
+                           .model = toy_run_model,
+                           .phase = { { 4, 20, 0, lost, fail_at }, { left, 2, 0, 0, 0 }, { 4, 2, 0, 0, 0 } },
+                           .phases = 3 };
+}
+
+/* Wherever it happens in a step, at most one step is made again. */
+static void a_lost_rank_loses_no_state(void **state)
+{
+    (void)state;
+    int64_t repeated = 0;
+    for (int32_t victim = 0; victim < 4; victim++)
+        for (int64_t fail_at = 60; fail_at < 150; fail_at += 13) {
+            const int stage = (int)(fail_at % 4);
+            elastic_run run = run_with_loss(mirrored(stage, victim % 2 == 0 ? "" : BF16, "", 1), 1u << victim, fail_at);
+            expect_undisturbed(&run);
+            assert_true(run.losses > 0);
+            assert_in_range(run.repeated, 0, 1);
+            repeated += run.repeated;
+        }
+    assert_true(repeated > 0);
+}
+
+/* Rank 1 has the copies of rank 0, and rank 3 those of rank 2. */
+static void two_lost_ranks_that_are_no_neighbours(void **state)
+{
+    (void)state;
+    for (int64_t fail_at = 60; fail_at < 130; fail_at += 17) {
+        elastic_run run = run_with_loss(mirrored(2, "", "", 1), 1u << 0 | 1u << 2, fail_at);
+        expect_undisturbed(&run);
+        assert_in_range(run.repeated, 0, 1);
+    }
+}
+
+static void copies_of_offloaded_states_and_seldom_ones(void **state)
+{
+    (void)state;
+    elastic_run run = run_with_loss(
+        mirrored(3, BF16,
+                 ", \"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", 1),
+        1u << 2, 100);
+    expect_undisturbed(&run);
+    assert_in_range(run.repeated, 0, 1);
+    run = run_with_loss(mirrored(1, "", "", 3), 1u << 3, 140);
+    expect_undisturbed(&run);
+    assert_in_range(run.repeated, 0, 3);
+}
+
+/* The rank of the next world is lost before the states have moved. Those that are left still carry them. */
+static void a_rank_is_lost_during_the_reform(void **state)
+{
+    (void)state;
+    for (int64_t fail_at = 3; fail_at < 40; fail_at += 5) {
+        elastic_run run = { .config = mirrored(2, "", "", 1),
+                            .model = toy_run_model,
+                            .phase = { { 4, 2, 1u << 3, 0, 0 }, { 4, 20, 0, 1u << 3, fail_at }, { 3, 2, 0, 0, 0 } },
+                            .phases = 3 }; /* rank 3 joins, and is lost */
+        expect_undisturbed(&run);
+    }
+}
+
+/* With a rank and the neighbour that has its copies no step is whole. */
+static void two_lost_neighbours_need_a_checkpoint(void **state)
+{
+    (void)state;
+    elastic_run run = run_with_loss(mirrored(1, "", "", 1), 1u << 1 | 1u << 2, 100);
+    run.dir = toy_run_folder;
+    run_phases(&run);
+    assert_int_equal(run.status, DSC_ERR_PEER);
+    assert_non_null(strstr(run.error.message, "the slices of rank 1 after step "));
+    assert_non_null(strstr(run.error.message, "load the last checkpoint"));
+}
+
+static dsc_status see_mirrors(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    for (int32_t i = 0; rank == 0 && i < dsc_engine_plan_row_count(engine); i++) {
+        dsc_plan_row row;
+        DSC_TRY(dsc_engine_plan_row(engine, i, &row, err));
+        if (strcmp(row.tag, "mirrors") == 0 && strcmp(row.tier, "host") == 0)
+            *(dsc_plan_row *)user = row;
+    }
+    return DSC_OK;
+}
+
+static void copies_are_planned_exactly(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        run_result result;
+        dsc_plan_row row = { .planned_bytes = 0 };
+        const run_options options = { .steps = 4, .after = see_mirrors, .user = &row };
+        toy_run(3, mirrored(stage, BF16, "", 1), &options, &result);
+        assert_int_equal(result.status, DSC_OK);
+        assert_true(row.planned_bytes > 0);
+        assert_int_equal(row.planned_bytes, row.peak_bytes);
+        assert_in_range(result.tracked_peak, result.planned - result.planned / 100 - 16384,
+                        result.planned + result.planned / 100);
+        assert_int_equal(result.alloc_calls_at_end, result.alloc_calls_after_first);
+    }
+}
+
 /* ---- what is refused ---- */
 
 static void nobody_stays(void **state)
@@ -302,13 +446,13 @@ static void another_config_is_refused(void **state)
     assert_int_equal(dsc_engine_carry(&engine, NULL, &carried, &err), DSC_OK);
     assert_null(engine);
     options.flags = DSC_ENGINE_CARRIED;
-    options.carried = carried;
+    options.carried = &carried;
     options.config_text = config_of(2, "", "Lion", "");
     assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "states of another model, optimizer"));
     options.config_text = config_of(3, "", "AdamW", ""); /* at another stage */
     assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
-    dsc_carried_close(&carried);
+    assert_null(carried);
     assert_int_equal(dsc_probe_step(engine), 1);
     assert_int_equal(dsc_engine_train_batch(engine, NULL, &err), DSC_OK);
     dsc_engine_close(&engine);
@@ -321,6 +465,12 @@ int main(void)
         cmocka_unit_test(any_optimizer_moves),
         cmocka_unit_test(offloaded_states_move),
         cmocka_unit_test(random_worlds),
+        cmocka_unit_test(a_lost_rank_loses_no_state),
+        cmocka_unit_test(two_lost_ranks_that_are_no_neighbours),
+        cmocka_unit_test(copies_of_offloaded_states_and_seldom_ones),
+        cmocka_unit_test(a_rank_is_lost_during_the_reform),
+        cmocka_unit_test(two_lost_neighbours_need_a_checkpoint),
+        cmocka_unit_test(copies_are_planned_exactly),
         cmocka_unit_test(nobody_stays),
         cmocka_unit_test(another_config_is_refused),
     };
