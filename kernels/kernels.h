@@ -25,6 +25,7 @@
 #include "kernels/layernorm.h"
 #include "kernels/gather_rows.h"
 #include "kernels/label_loss.h"
+#include "kernels/lstm.h"
 #include "kernels/mean_rows.h"
 #include "kernels/heads.h"
 #include "kernels/exact_gemm.h"
@@ -131,6 +132,7 @@ void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM
 void dsc_moe_balance_init(dsc_kernel_table *table);        /* MOE_TALLY MOE_BALANCE_BWD */
 void dsc_conv_init(dsc_kernel_table *table, uint32_t caps); /* COPY_COLUMNS CONV_* */
 void dsc_delta_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_lstm_init(dsc_kernel_table *table, uint32_t caps);   /* LSTM_* */
 void dsc_conv2d_init(dsc_kernel_table *table, uint32_t caps); /* WINDOWS CONV2D_WEIGHT DEPTHWISE_* */
 void dsc_exchange_init(dsc_kernel_table *table, uint32_t caps); /* EXCHANGE_* */
 

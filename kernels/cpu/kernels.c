@@ -47,6 +47,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_moe_balance_init(table);
     dsc_conv_init(table, caps);
     dsc_delta_init(table, caps);
+    dsc_lstm_init(table, caps);
     dsc_conv2d_init(table, caps);
     dsc_exchange_init(table, caps);
 }

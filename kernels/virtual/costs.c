@@ -165,6 +165,16 @@ static double activation_bytes(dsc_kernel kernel, const void *args)
         const dsc_swiglu_pairs_bwd_args *a = args;
         return rows_bytes(a->rows, a->cols, a->dtype, 5);
     }
+    case DSC_KERNEL_LSTM_FWD: { /* gates, y, and cells in fp32 */
+        const dsc_lstm_fwd_args *a = args;
+        return rows_bytes(a->shape.samples, a->shape.hidden, a->dtype, 9) +
+               rows_bytes(a->shape.samples, a->shape.hidden, DSC_F32, dsc_lstm_is_first(&a->shape) ? 1 : 6);
+    }
+    case DSC_KERNEL_LSTM_BWD: {
+        const dsc_lstm_bwd_args *a = args;
+        return rows_bytes(a->shape.samples, a->shape.hidden, a->dtype, 11) +
+               rows_bytes(a->shape.samples, a->shape.hidden, DSC_F32, 5);
+    }
     case DSC_KERNEL_ROPE: {
         const dsc_rope_args *a = args;
         return rows_bytes(a->rows, (int64_t)a->heads * a->head_size, a->dtype, 2);
@@ -448,6 +458,8 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_SWIGLU_BWD:
     case DSC_KERNEL_SWIGLU_PAIRS_FWD:
     case DSC_KERNEL_SWIGLU_PAIRS_BWD:
+    case DSC_KERNEL_LSTM_FWD:
+    case DSC_KERNEL_LSTM_BWD:
     case DSC_KERNEL_ROPE:
     case DSC_KERNEL_DROPOUT:
         return activation_bytes(kernel, args);

@@ -210,6 +210,10 @@ static void feature_maps_take_time(void **state)
     near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_SAMPLE_SCALE_FWD, &scale, &part), 2 * map);
     near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_SAMPLE_DROPOUT, &drop, &part), 2 * map);
     near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_POOL_FWD, &pool, &part), map);
+    const dsc_lstm_fwd_args step = { .shape = { 6, 4, 64, 2 }, .dtype = DSC_BF16 };
+    const dsc_lstm_bwd_args step_back = { .shape = { 6, 4, 64, 2 }, .dtype = DSC_BF16 };
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_LSTM_FWD, &step, &part), 9 * map + 6 * 2 * map);
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_LSTM_BWD, &step_back, &part), 11 * map + 5 * 2 * map);
 }
 
 /* A step of two kernels around a collective, and a wait for its end: 3 + 2 + 6 seconds. */

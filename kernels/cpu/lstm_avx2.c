@@ -1,0 +1,4 @@
+/* lstm_avx2.c - lstm_v16.h on AVX2. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx2.h"
+
+#include "kernels/cpu/lstm_v16.h"
