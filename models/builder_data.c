@@ -42,7 +42,7 @@ dsc_node dsc_build_data(dsc_builder *b)
 dsc_node dsc_build_patches(dsc_builder *b, int64_t patch)
 {
     const int64_t *dim = b->options.data.dim;
-    const dsc_op_data args = { DSC_LM_TOKENS, dim[0], dim[1], dim[2], patch };
+    const dsc_op_data args = { DSC_LM_TOKENS, dim[0], dim[1], dim[2], patch, 0 };
     if (reads_data(b, "patches", 3) && (patch < 1 || patch > PATCH_MAX || dim[0] * patch * patch > DSC_LM_INNER_MAX))
         BUILDER_REFUSE(b, DSC_ERR_INPUT,
                        "op \"patches\": %lld by %lld pixels; expected a side from 1 to %d and at most %d numbers "
@@ -137,4 +137,14 @@ dsc_node dsc_build_rows(dsc_builder *b, dsc_node x, int64_t first, int64_t count
 dsc_node dsc_build_mean(dsc_builder *b, dsc_node x, int64_t first, int64_t count)
 {
     return pick(b, x, first, count, true);
+}
+
+dsc_node dsc_build_lstm(dsc_builder *b, dsc_node x, const char *name, int64_t columns, int32_t layers)
+{
+    const char *own = dsc_builder_name(b, name);
+    const int16_t in = dsc_builder_value(b, x, own != NULL ? own : "lstm");
+    if (b->status != DSC_OK)
+        return DSC_NODE_NONE;
+    const dsc_program_lstm_args args = { .name = own, .hidden = columns, .layers = layers, .bias = true };
+    return dsc_builder_node(b, dsc_program_lstm(b->program, in, &args));
 }

@@ -66,6 +66,7 @@ typedef enum dsc_op_kind {
     DSC_OP_PACK,  /* x, which may be columns of a wider value -> y, the same side by side */
     DSC_OP_CONV,  /* up to three inputs, whose columns follow one another -> y */
     DSC_OP_DELTA, /* q, k and v in one, b, a -> y, states */
+    DSC_OP_LSTM,  /* the input's part of the gates -> y, gates, cells */
     /* Pictures */
     DSC_OP_CONV2D, /* x -> y */
     /* Feature maps beside their convolution */
@@ -96,6 +97,7 @@ typedef enum dsc_op_kind {
     DSC_OP_HEADS_BWD,        /* dy -> d_own, d_shared */
     DSC_OP_CONV_BWD,         /* dy, inputs -> gradients of the inputs */
     DSC_OP_DELTA_BWD,        /* dy, states, q, k and v in one, b, a -> their gradients */
+    DSC_OP_LSTM_BWD,         /* dy, y, gates, cells -> the gradient of the gates before their activation */
     DSC_OP_PREPEND_BWD,      /* dy -> dx */
     DSC_OP_TABLE_DW,         /* dy -> */
     DSC_OP_PICK_BWD,         /* dy -> dx */
@@ -128,7 +130,7 @@ typedef struct dsc_value {
     bool per_sample; /* `rows` of each sample, else in all */
     bool f32;        /* else in the compute dtype */
     bool is_data;    /* made of the batch alone: it has no gradient */
-    int64_t height, width; /* rows of a sample are a picture of so many, row by row; 0: they are not */
+    int64_t height, width; /* rows of a sample are one or more pictures of so many, row by row; 0: they are not */
     dsc_store store;
     int16_t maker, maker_out; /* the op that writes it in forward or backward, NONE: the module's input or d_out */
 } dsc_value;
@@ -230,6 +232,12 @@ typedef struct dsc_op_delta {
     int32_t a_log, dt_bias;
 } dsc_op_delta;
 
+/* Declared parameters [4 * hidden,hidden] and [4 * hidden] of the step before; bias NONE: without biases. */
+typedef struct dsc_op_lstm {
+    int64_t hidden;
+    int32_t weight, bias;
+} dsc_op_lstm;
+
 /* BATCH_STATS, BATCH_NORM */
 typedef struct dsc_op_batch_norm {
     double eps;
@@ -245,6 +253,7 @@ typedef dsc_pool_shape dsc_op_pool;
 typedef struct dsc_op_data {
     int32_t tensor; /* number of the batch tensor */
     int64_t planes, height, width, patch;
+    int64_t frames; /* patches of one pixel: pictures that lie below one another in that of a sample; 0: one */
 } dsc_op_data;
 
 /* EMBED: y = factor * x + the row of a table of positions, where x is the row of a token in its table, or the input.
@@ -311,6 +320,7 @@ typedef struct dsc_op {
         dsc_op_conv conv;
         dsc_conv2d_layer conv2d;
         dsc_op_delta delta;
+        dsc_op_lstm lstm;
         struct {
             int64_t groups, queries, head_size;
             bool inverse;
@@ -416,8 +426,9 @@ typedef struct dsc_program {
  */
 
 void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, int32_t positions);
-/* A module whose input is a feature map: rows of a sample are its pixels. */
+/* A module whose input is a feature map: rows of a sample are its pixels. Or several of one size, as frames are. */
 void dsc_program_begin_picture(dsc_program *program, int64_t height, int64_t width, int64_t columns);
+void dsc_program_begin_pictures(dsc_program *program, int64_t pictures, int64_t height, int64_t width, int64_t columns);
 /* A first module, which no other one is before: it reads the batch. `tokens`: rows of a sample in its output. */
 void dsc_program_begin_first(dsc_program *program, int64_t tokens);
 /* A second value between modules, beside the one that they work on: sums over parts of a model that follow each other.
@@ -437,6 +448,7 @@ int32_t dsc_program_declare_buffer(dsc_program *program, const dsc_program_buffe
 /* y = x w + b, with parameters "<name>.weight" and, with bias, "<name>.bias". */
 typedef struct dsc_program_linear_args {
     const char *name;
+    const char *weight_part, *bias_part; /* in place of "weight" and "bias"; NULL: these */
     dsc_linear shape; /* in 0: as many as x has columns */
     bool bias;
     bool out_split;  /* tensor parallelism cuts the output, else the input */
@@ -552,6 +564,16 @@ int16_t dsc_program_scale_rows(dsc_program *program, int16_t x, int16_t scale);
 int16_t dsc_program_drop_path(dsc_program *program, int16_t x, double probability, uint32_t stream);
 /* The gated delta rule (kernels/delta.h). qkv has the columns of q, k and v, b and a one for each head of values. */
 int16_t dsc_program_delta(dsc_program *program, int16_t qkv, int16_t b, int16_t a, const dsc_op_delta *args);
+/* torch.nn.LSTM with batch_first (kernels/lstm.h), over the rows of each sample in order: "<name>.weight_ih_l0" and so
+ * on, with torch's first values. y has `hidden` columns, those of the last layer. */
+#define DSC_PROGRAM_LSTM_LAYERS 8
+typedef struct dsc_program_lstm_args {
+    const char *name;
+    int64_t hidden;
+    int32_t layers; /* 1 to DSC_PROGRAM_LSTM_LAYERS */
+    bool bias;
+} dsc_program_lstm_args;
+int16_t dsc_program_lstm(dsc_program *program, int16_t x, const dsc_program_lstm_args *args);
 /* Rows of a batch tensor of floats; and patches of its pictures [planes,height,width], which are windows that do not
  * overlap. A patch is a row of planes * patch * patch columns. A convolution with such windows is a product over the
  * patches, with a weight [out,planes,patch,patch]. */

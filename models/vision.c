@@ -45,7 +45,7 @@ void dsc_vision_emit_first(dsc_program *program, const dsc_lm_config *base)
     const dsc_vision_traits *traits = config->traits;
     const dsc_block block = block_of(program, base);
     const int64_t p = config->patch, dims[4] = { base->channels, config->planes, p, p };
-    const dsc_op_data picture = { DSC_LM_TOKENS, config->planes, config->height, config->width, p };
+    const dsc_op_data picture = { DSC_LM_TOKENS, config->planes, config->height, config->width, p, 0 };
     const dsc_program_linear_args convolution = { .name = traits->patches,
                                                   .shape = { .out = base->channels, .out_in = true },
                                                   .bias = traits->patch_bias,

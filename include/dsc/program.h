@@ -187,6 +187,12 @@ DSC_API dsc_node dsc_build_positions(dsc_builder *builder, dsc_node x, const cha
 DSC_API dsc_node dsc_build_rows(dsc_builder *builder, dsc_node x, int64_t first, int64_t count);
 DSC_API dsc_node dsc_build_mean(dsc_builder *builder, dsc_node x, int64_t first, int64_t count);
 
+/* torch.nn.LSTM with batch_first over the rows of each sample, from a state of zeros, in 1 to 8 layers of `columns`.
+ * Layer i has "<name>.weight_ih_l<i>" [4 columns,columns of its input] and "<name>.weight_hh_l<i>" [4 columns,columns],
+ * and biases "<name>.bias_ih_l<i>" and "<name>.bias_hh_l<i>" [4 columns]. Gates are in the order i, f, g, o. First
+ * values are torch's, uniform up to 1 / sqrt(columns). Errors: DSC_ERR_INPUT. */
+DSC_API dsc_node dsc_build_lstm(dsc_builder *builder, dsc_node x, const char *name, int64_t columns, int32_t layers);
+
 /* ---- Feature maps ------------------------------------------------------------------------------------------------ */
 
 /* Rows of a sample are the pixels of a picture, row by row, and columns are its channels. dsc_build_patches(builder, 1)

@@ -317,7 +317,7 @@ int16_t dsc_conv_emit_part(dsc_program *program, const dsc_conv_part *part)
 {
     const dsc_conv_config *config = part->config;
     const conv_net net = { program, config, part->module };
-    const dsc_op_data pixels = { DSC_LM_TOKENS, config->planes, config->height, config->width, 1 };
+    const dsc_op_data pixels = { DSC_LM_TOKENS, config->planes, config->height, config->width, 1, 0 };
     const int16_t x = part->number == 0 ? dsc_program_patches(program, &pixels) : program->input;
     return part->number < config->unit_count ? emit_unit(&net, &config->unit[part->number], x)
                                              : emit_classifier(&net, part->classes, x);

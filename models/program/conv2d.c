@@ -6,9 +6,15 @@ enum { SIDE_MAX = 1 << 12, ROWS_MAX = 1 << 24, COLUMNS_MAX = 1 << 20 };
 
 void dsc_program_begin_picture(dsc_program *program, int64_t height, int64_t width, int64_t columns)
 {
+    dsc_program_begin_pictures(program, 1, height, width, columns);
+}
+
+void dsc_program_begin_pictures(dsc_program *program, int64_t pictures, int64_t height, int64_t width, int64_t columns)
+{
+    DSC_ASSERT(pictures > 0);
     DSC_ASSERT(height > 0);
     DSC_ASSERT(width > 0);
-    dsc_program_begin(program, height * width, columns, DSC_PROGRAM_NONE);
+    dsc_program_begin(program, pictures * height * width, columns, DSC_PROGRAM_NONE);
     program->value[program->input].height = height;
     program->value[program->input].width = width;
 }
@@ -32,7 +38,7 @@ static void set_axis(dsc_program *program, const dsc_program_conv2d_args *args, 
 
 static void check_channels(dsc_program *program, const char *name, const dsc_value *x, const dsc_conv2d_shape *s)
 {
-    if (x->height < 1 || x->width < 1 || x->height * x->width != x->rows)
+    if (dsc_value_pictures(x) == 0)
         REFUSE(
             program,
             "op \"%.60s\" (conv2d): its input \"%.60s\" [%lld,%lld] is not a picture; expected rows of a convolution, "
@@ -141,8 +147,10 @@ int16_t dsc_program_conv2d(dsc_program *program, int16_t x, const dsc_program_co
     op->in[0] = x;
     op->conv2d = layer;
     const int64_t down = dsc_conv2d_out(&layer.shape, 0), across = dsc_conv2d_out(&layer.shape, 1);
-    const dsc_value shape = {
-        .rows = down * across, .columns = layer.shape.out, .per_sample = true, .height = down, .width = across
-    };
+    const dsc_value shape = { .rows = dsc_value_pictures(&program->value[x]) * down * across,
+                              .columns = layer.shape.out,
+                              .per_sample = true,
+                              .height = down,
+                              .width = across };
     return dsc_program_add_output(program, op, 0, op->name, shape);
 }

@@ -98,6 +98,12 @@ int32_t dsc_program_readers(const dsc_program *program, int16_t value, int16_t *
 /* ---- Sizes ---- */
 int64_t dsc_value_rows(const dsc_value *value, int64_t batch);
 int64_t dsc_value_bytes(const dsc_value *value, int64_t batch, dsc_dtype dtype);
+/* Pictures of a sample, whose pixels are its rows; 0: its rows are none. */
+static inline int64_t dsc_value_pictures(const dsc_value *value)
+{
+    const int64_t pixels = value->height * value->width;
+    return pixels > 0 && value->rows % pixels == 0 ? value->rows / pixels : 0;
+}
 
 /* ---- Steps of the compiler, in order ---- */
 void dsc_program_fuse(dsc_program *program, const dsc_lora *lora);                       /* fuse.c */

@@ -101,7 +101,7 @@ static bool is_map(dsc_program *program, int16_t x)
     if (!dsc_program_is_value(program, DSC_OP_POOL, NULL, x))
         return false;
     const dsc_value *in = &program->value[x];
-    if (in->height < 1 || in->width < 1 || in->rows != in->height * in->width || in->rows > INT32_MAX || in->f32)
+    if (dsc_value_pictures(in) == 0 || in->rows > INT32_MAX || in->f32)
         REFUSE(program,
                "op \"pool\": the rows of its input \"%.60s\" [%lld,%lld] are not a picture of %lld by %lld pixels",
                in->name, (long long)in->rows, (long long)in->columns, (long long)in->height, (long long)in->width);
@@ -110,7 +110,8 @@ static bool is_map(dsc_program *program, int16_t x)
 
 static int16_t add_pool(dsc_program *program, int16_t x, const dsc_op_pool *shape)
 {
-    dsc_op *op = add_op(program, DSC_OP_POOL, NULL, x, shape->out_height * shape->out_width);
+    const int64_t pictures = dsc_value_pictures(&program->value[x]);
+    dsc_op *op = add_op(program, DSC_OP_POOL, NULL, x, pictures * shape->out_height * shape->out_width);
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     dsc_value *y = &program->value[op->out[0]];

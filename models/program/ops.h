@@ -97,6 +97,12 @@ dsc_op_state dsc_op_conv_state, dsc_op_delta_state;
 dsc_op_flops dsc_op_delta_flops;
 dsc_op_rule dsc_rule_conv;
 
+/* ---- LSTMs, ops_lstm.c ---- */
+dsc_op_launch dsc_op_run_lstm, dsc_op_run_lstm_bwd;
+dsc_op_scratch dsc_op_lstm_scratch, dsc_op_lstm_bwd_scratch;
+dsc_op_flops dsc_op_lstm_flops, dsc_op_lstm_bwd_flops;
+dsc_op_plan dsc_op_plan_lstm;
+
 /* ---- Convolutions of pictures, ops_conv2d.c ---- */
 dsc_op_launch dsc_op_run_conv2d, dsc_op_run_conv2d_dx, dsc_op_run_conv2d_dw;
 dsc_op_scratch dsc_op_conv2d_scratch;

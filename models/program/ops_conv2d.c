@@ -2,17 +2,21 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/program/ops.h"
 
-static dsc_conv2d_layer layer_of(const dsc_op *op, int64_t batch)
+/* Pictures of the micro-batch follow from the rows of input 0: x, or the gradient of y. */
+static dsc_conv2d_layer layer_of(const dsc_program *program, const dsc_op *op, int64_t batch)
 {
     dsc_conv2d_layer layer = op->conv2d;
-    layer.shape.batch = batch;
+    const dsc_conv2d_shape *s = &layer.shape;
+    const int64_t pixels =
+        op->kind == DSC_OP_CONV2D_DX ? dsc_conv2d_out(s, 0) * dsc_conv2d_out(s, 1) : s->height * s->width;
+    layer.shape.batch = dsc_value_rows(&program->value[op->in[0]], batch) / pixels;
     return layer;
 }
 
 dsc_status dsc_op_run_conv2d(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_call call = dsc_exec_call(exec, op, op->in[0]);
-    const dsc_conv2d_layer layer = layer_of(op, exec->ctx->batch);
+    const dsc_conv2d_layer layer = layer_of(exec->program, op, exec->ctx->batch);
     return dsc_conv2d_run(&call, &layer, dsc_exec_at(exec, op->out[0]), dsc_exec_at(exec, op->in[0]),
                           dsc_exec_work(exec, op));
 }
@@ -20,7 +24,7 @@ dsc_status dsc_op_run_conv2d(dsc_exec *exec, const dsc_op *op)
 dsc_status dsc_op_run_conv2d_dx(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_call call = dsc_exec_call(exec, op, op->in[0]);
-    const dsc_conv2d_layer layer = layer_of(op, exec->ctx->batch);
+    const dsc_conv2d_layer layer = layer_of(exec->program, op, exec->ctx->batch);
     return dsc_conv2d_backward(&call, &layer, dsc_exec_at(exec, op->out[0]), dsc_exec_at(exec, op->in[0]),
                                dsc_exec_at(exec, op->in[1]), dsc_exec_work(exec, op));
 }
@@ -28,14 +32,14 @@ dsc_status dsc_op_run_conv2d_dx(dsc_exec *exec, const dsc_op *op)
 dsc_status dsc_op_run_conv2d_dw(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_call call = dsc_exec_call(exec, op, op->in[0]);
-    const dsc_conv2d_layer layer = layer_of(op, exec->ctx->batch);
+    const dsc_conv2d_layer layer = layer_of(exec->program, op, exec->ctx->batch);
     return dsc_conv2d_gradients(&call, &layer, dsc_exec_at(exec, op->in[0]), dsc_exec_at(exec, op->in[1]),
                                 dsc_exec_work(exec, op));
 }
 
 int64_t dsc_op_conv2d_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    const dsc_conv2d_layer layer = layer_of(op, of->batch);
+    const dsc_conv2d_layer layer = layer_of(program, op, of->batch);
     const dsc_conv2d_pass pass = op->kind == DSC_OP_CONV2D      ? DSC_CONV2D_Y
                                  : op->kind == DSC_OP_CONV2D_DX ? DSC_CONV2D_DX
                                                                 : DSC_CONV2D_DW;
@@ -44,14 +48,14 @@ int64_t dsc_op_conv2d_scratch(const dsc_program *program, const dsc_op *op, cons
 
 double dsc_op_conv2d_flops(const dsc_program *program, const dsc_op *op, int64_t batch)
 {
-    const dsc_conv2d_layer layer = layer_of(op, batch);
+    const dsc_conv2d_layer layer = layer_of(program, op, batch);
     return dsc_conv2d_flops(&layer.shape);
 }
 
 dsc_status dsc_op_plan_conv2d(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
                               dsc_error *err)
 {
-    const dsc_conv2d_layer layer = layer_of(op, batch);
+    const dsc_conv2d_layer layer = layer_of(program, op, batch);
     return dsc_conv2d_plan(plan, &layer, program->value[op->in[0]].is_data, err);
 }
 

@@ -105,7 +105,7 @@ dsc_status dsc_op_run_pool(dsc_exec *exec, const dsc_op *op)
                                  .in = dsc_exec_at(exec, op->in[0]),
                                  .chosen = (int32_t *)(void *)dsc_exec_at(exec, op->out[1]),
                                  .shape = op->pool,
-                                 .samples = exec->ctx->batch,
+                                 .samples = dsc_exec_rows(exec, op->in[0]) / (op->pool.height * op->pool.width),
                                  .channels = dsc_exec_value(exec, op->in[0])->columns,
                                  .dtype = exec->ctx->dtype };
     return DSC_RUN(exec->ctx->stream, POOL_FWD, &args, exec->err);
@@ -117,7 +117,7 @@ dsc_status dsc_op_run_pool_bwd(dsc_exec *exec, const dsc_op *op)
                                  .in = dsc_exec_at(exec, op->out[0]),
                                  .chosen = (int32_t *)(void *)dsc_exec_at(exec, op->in[1]),
                                  .shape = op->pool,
-                                 .samples = exec->ctx->batch,
+                                 .samples = dsc_exec_rows(exec, op->out[0]) / (op->pool.height * op->pool.width),
                                  .channels = dsc_exec_value(exec, op->in[0])->columns,
                                  .dtype = exec->ctx->dtype };
     return DSC_RUN(exec->ctx->stream, POOL_BWD, &args, exec->err);

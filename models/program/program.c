@@ -227,7 +227,8 @@ static int32_t declare_weight(dsc_program *program, const dsc_program_linear_arg
 static int32_t declare_bias(dsc_program *program, const dsc_program_linear_args *args)
 {
     const bool split = args->out_split && !args->whole;
-    dsc_program_param bias = vector_of(args->name, "bias", args->shape.out, DSC_INIT_ZEROS);
+    const char *part = args->bias_part != NULL ? args->bias_part : "bias";
+    dsc_program_param bias = vector_of(args->name, part, args->shape.out, DSC_INIT_ZEROS);
     bias.split = split ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE;
     bias.laid_late = args->late_bias;
     if (split)
@@ -246,7 +247,7 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
                DSC_PROGRAM_LAYERS);
     DSC_ASSERT(args->share.count == 0 || (!args->whole && args->dims == NULL));
     dsc_program_param weight = { .name = args->name,
-                                 .part = "weight",
+                                 .part = args->weight_part != NULL ? args->weight_part : "weight",
                                  .dim_count = 2,
                                  .dim = { shape.out_in ? shape.out : shape.in, shape.out_in ? shape.in : shape.out },
                                  .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,

@@ -41,16 +41,19 @@ int16_t dsc_program_data(dsc_program *program, int32_t tensor, int64_t rows, int
 int16_t dsc_program_patches(dsc_program *program, const dsc_op_data *args)
 {
     dsc_op *op;
-    const int64_t p = args->patch;
+    const int64_t p = args->patch, frames = dsc_max_i64(1, args->frames);
     if (args->tensor < 0 || args->planes < 1 || p < 1 || args->height < p || args->width < p)
         REFUSE(program, "op \"patches\": pictures [%lld,%lld,%lld] have no window of %lld by %lld",
                (long long)args->planes, (long long)args->height, (long long)args->width, (long long)p, (long long)p);
+    if (args->height % frames != 0)
+        REFUSE(program, "op \"patches\": %lld frames do not divide the %lld rows of a picture", (long long)frames,
+               (long long)args->height);
     if (program->status != DSC_OK)
         return DSC_PROGRAM_NONE;
     const dsc_value shape = { .rows = (args->height / p) * (args->width / p),
                               .columns = args->planes * p * p,
                               .per_sample = true,
-                              .height = p == 1 ? args->height : 0,
+                              .height = p == 1 ? args->height / frames : 0,
                               .width = p == 1 ? args->width : 0 };
     const int16_t y = add(program, DSC_OP_PATCHES, DSC_PROGRAM_NONE, &shape, &op);
     if (op == NULL)

@@ -76,6 +76,8 @@ static int64_t moved_bytes(const dsc_program *program, const dsc_op *op, int64_t
     if (linear)
         bytes += op->linear.shape.in * op->linear.shape.out *
                  (int64_t)dsc_dtype_bytes(op->kind == DSC_OP_LINEAR_DW ? DSC_F32 : dtype);
+    if (op->kind == DSC_OP_LSTM || op->kind == DSC_OP_LSTM_BWD)
+        bytes += 4 * op->lstm.hidden * op->lstm.hidden * (int64_t)dsc_dtype_bytes(dtype);
     if (is_conv2d(op))
         bytes += dsc_conv2d_weights(&op->conv2d.shape) *
                  (int64_t)dsc_dtype_bytes(op->kind == DSC_OP_CONV2D_DW ? DSC_F32 : dtype);

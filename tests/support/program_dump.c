@@ -37,18 +37,44 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
 static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
 {
     static const char *const kinds[] = {
-        [DSC_OP_LINEAR] = "linear", [DSC_OP_NORM] = "norm", [DSC_OP_ROPE_TABLE] = "rope_table",
-        [DSC_OP_ROPE] = "rope", [DSC_OP_ATTENTION] = "attention", [DSC_OP_ACTIVATION] = "activation",
-        [DSC_OP_GATED] = "gated", [DSC_OP_PAIRS] = "pairs", [DSC_OP_ADD] = "add", [DSC_OP_MULTIPLY] = "multiply",
-        [DSC_OP_SCALE] = "scale", [DSC_OP_DROPOUT] = "dropout", [DSC_OP_SLICE] = "slice", [DSC_OP_COPY] = "copy",
+        [DSC_OP_LINEAR] = "linear",
+        [DSC_OP_NORM] = "norm",
+        [DSC_OP_ROPE_TABLE] = "rope_table",
+        [DSC_OP_ROPE] = "rope",
+        [DSC_OP_ATTENTION] = "attention",
+        [DSC_OP_ACTIVATION] = "activation",
+        [DSC_OP_GATED] = "gated",
+        [DSC_OP_PAIRS] = "pairs",
+        [DSC_OP_ADD] = "add",
+        [DSC_OP_MULTIPLY] = "multiply",
+        [DSC_OP_SCALE] = "scale",
+        [DSC_OP_DROPOUT] = "dropout",
+        [DSC_OP_SLICE] = "slice",
+        [DSC_OP_COPY] = "copy",
         [DSC_OP_REGROUP] = "regroup",
-        [DSC_OP_CUSTOM] = "custom", [DSC_OP_HEADS] = "heads", [DSC_OP_DATA] = "data", [DSC_OP_PATCHES] = "patches",
-        [DSC_OP_PREPEND] = "prepend", [DSC_OP_TABLE] = "table", [DSC_OP_PICK] = "pick", [DSC_OP_ROUTER] = "router",
-        [DSC_OP_ORDER] = "order", [DSC_OP_DISPATCH] = "dispatch", [DSC_OP_GROUPED] = "grouped",
-        [DSC_OP_COMBINE] = "combine", [DSC_OP_PACK] = "pack", [DSC_OP_CONV] = "conv", [DSC_OP_DELTA] = "delta",
+        [DSC_OP_CUSTOM] = "custom",
+        [DSC_OP_HEADS] = "heads",
+        [DSC_OP_DATA] = "data",
+        [DSC_OP_PATCHES] = "patches",
+        [DSC_OP_PREPEND] = "prepend",
+        [DSC_OP_TABLE] = "table",
+        [DSC_OP_PICK] = "pick",
+        [DSC_OP_ROUTER] = "router",
+        [DSC_OP_ORDER] = "order",
+        [DSC_OP_DISPATCH] = "dispatch",
+        [DSC_OP_GROUPED] = "grouped",
+        [DSC_OP_COMBINE] = "combine",
+        [DSC_OP_PACK] = "pack",
+        [DSC_OP_CONV] = "conv",
+        [DSC_OP_DELTA] = "delta",
         [DSC_OP_CONV2D] = "conv2d",
-        [DSC_OP_BATCH_STATS] = "batch_stats", [DSC_OP_BATCH_NORM] = "batch_norm", [DSC_OP_POOL] = "pool",
-        [DSC_OP_SAMPLE_SCALE] = "sample_scale", [DSC_OP_TANH] = "tanh", [DSC_OP_GATHER] = "gather",
+        [DSC_OP_LSTM] = "lstm",
+        [DSC_OP_BATCH_STATS] = "batch_stats",
+        [DSC_OP_BATCH_NORM] = "batch_norm",
+        [DSC_OP_POOL] = "pool",
+        [DSC_OP_SAMPLE_SCALE] = "sample_scale",
+        [DSC_OP_TANH] = "tanh",
+        [DSC_OP_GATHER] = "gather",
         [DSC_OP_EMBED] = "embed",
     };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds) && kinds[op->kind] != NULL);
@@ -112,6 +138,9 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         fprintf(file, "\"key_heads\": %d, \"value_heads\": %d, \"key_size\": %d, \"a_log\": %d, \"dt_bias\": %d, ",
                 (int)op->delta.key_heads, (int)op->delta.value_heads, (int)op->delta.key_size, op->delta.a_log,
                 op->delta.dt_bias);
+    if (op->kind == DSC_OP_LSTM)
+        fprintf(file, "\"hidden\": %d, \"weight\": %d, \"bias\": %d, ", (int)op->lstm.hidden, op->lstm.weight,
+                op->lstm.bias);
     if (op->kind == DSC_OP_PREPEND || op->kind == DSC_OP_TABLE)
         fprintf(file, "\"param\": %d, ", op->table.param);
     if (op->kind == DSC_OP_PICK)

@@ -317,6 +317,17 @@ static int16_t delta(program_random *r, int16_t x)
     return dsc_program_delta(&r->source, dsc_program_activation(&r->source, y, DSC_SILU), b, a, &args);
 }
 
+static int16_t lstm(program_random *r, int16_t x)
+{
+    const dsc_program_lstm_args args = { .name = "lstm",
+                                         .hidden = 2 + program_random_draw(r, 5),
+                                         .layers = (int32_t)(1 + program_random_draw(r, 2)),
+                                         .bias = program_random_draw(r, 3) > 0 };
+    const int16_t y = dsc_program_lstm(&r->source, x, &args);
+    program_random_take_params(r);
+    return linear(r, y, 8);
+}
+
 /* A gate in the columns of another value, which lie apart. */
 static int16_t packed(program_random *r, int16_t x)
 {
@@ -427,13 +438,14 @@ static int16_t batch_norm(program_random *r, int16_t x)
                : y;
 }
 
-/* Windows of a value, whose rows become a picture. In the end there are as many rows as before. */
+/* Windows of a value, whose rows become one picture or two. In the end there are as many rows as before. */
 static int16_t pool(program_random *r, int16_t x)
 {
     dsc_program *program = &r->source;
     dsc_value *in = &program->value[x];
     const int64_t rows = in->rows, kind = program_random_draw(r, 4);
-    in->height = rows % 2 == 0 ? 2 : 1, in->width = rows / in->height;
+    const int64_t pixels = rows % 2 == 0 && r->seed % 2 == 0 ? rows / 2 : rows;
+    in->height = pixels % 2 == 0 ? 2 : 1, in->width = pixels / in->height;
     const dsc_op_pool same = { .kernel = 3, .stride = 1, .padding = 1 }, all = { .kernel = 1, .stride = 2 };
     if (kind == 0)
         return dsc_program_max_pool(program, x, &same);
@@ -442,6 +454,8 @@ static int16_t pool(program_random *r, int16_t x)
     const int16_t y = kind == 2 ? dsc_program_max_pool(program, x, &all)
                                 : dsc_program_mean_pool(program, x, 1, 1 + program_random_draw(r, rows));
     const int64_t left = rows - program->value[y].rows;
+    if (left < 0)
+        return dsc_program_pick(program, y, 0, rows, false);
     return left > 0 ? dsc_program_prepend(program, y, vector(r, left * program->value[y].columns), left) : y;
 }
 
@@ -510,7 +524,7 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
     case 10:
         return experts(r, x);
     case 11:
-        return delta(r, x);
+        return r->seed % 4 == 1 ? lstm(r, x) : delta(r, x);
     case 12:
         return r->seed % 2 == 0 ? packed(r, x) : convolution(r, x);
     case 13:
@@ -557,8 +571,8 @@ void program_random_make(program_random *r, uint64_t seed)
     r->rope = (dsc_rope) { .theta = 100, .neighbours = program_random_draw(r, 2) == 0 };
     dsc_rope_set(&r->rope, program_random_draw(r, 2) == 0 ? HEAD : HEAD - 2);
     dsc_program_begin(&r->source, tokens, columns, DSC_PROGRAM_NONE);
-    /* The tokens are a picture too, in the tallest grid of at most two rows. */
-    r->source.value[r->source.input].height = tokens % 2 == 0 ? 2 : 1;
+    /* The tokens are a picture too, in the tallest grid of at most two rows; or two of one row each. */
+    r->source.value[r->source.input].height = tokens % 2 == 0 && seed % 5 != 3 ? 2 : 1;
     r->source.value[r->source.input].width = tokens % 2 == 0 ? tokens / 2 : tokens;
     values[count++] = r->source.input;
     while (r->source.op_count < most) {

@@ -8,6 +8,7 @@
 #include "base/bf16.h"
 #include "base/rng.h"
 #include "tests/support/program_reference_delta.h"
+#include "tests/support/program_reference_lstm.h"
 #include "tests/support/program_reference_maps.h"
 #include "tests/support/program_reference_moe.h"
 
@@ -499,14 +500,14 @@ static int64_t axis_at(const dsc_conv2d_shape *s, int axis, int64_t out, int64_t
     return out * s->stride[axis] + tap * s->dilation[axis] - s->padding[axis];
 }
 
-/* One output pixel: each tap of each channel of its group. */
+/* One output pixel of picture b of the batch: each tap of each channel of its group. */
 static void conv2d_pixel(program_reference *r, const dsc_op *op, int64_t b, int64_t i, int64_t j, int64_t o,
                          bool backward)
 {
     const dsc_conv2d_shape *s = &op->conv2d.shape;
     const dsc_value *y = &r->program->value[op->out[0]];
     const int64_t each = s->in / s->groups, first = o / (s->out / s->groups) * each;
-    const int64_t to = (b * y->rows + i * y->width + j) * s->out + o;
+    const int64_t to = ((b * y->height + i) * y->width + j) * s->out + o;
     const double *x = r->value[op->in[0]], *w = r->param[op->conv2d.weight], d = r->d_value[op->out[0]][to];
     double sum = op->conv2d.bias >= 0 ? r->param[op->conv2d.bias][o] : 0;
     for (int64_t n = 0; n < each * s->kernel[0] * s->kernel[1]; n++) {
@@ -530,10 +531,10 @@ static void conv2d_pixel(program_reference *r, const dsc_op *op, int64_t b, int6
 static void conv2d(program_reference *r, const dsc_op *op, bool backward)
 {
     const dsc_value *y = &r->program->value[op->out[0]];
-    for (int64_t b = 0; b < r->batch; b++)
-        for (int64_t i = 0; i < y->rows; i++)
-            for (int64_t o = 0; o < y->columns; o++)
-                conv2d_pixel(r, op, b, i / y->width, i % y->width, o, backward);
+    const int64_t pixels = y->height * y->width;
+    for (int64_t i = 0; i < r->batch * y->rows; i++)
+        for (int64_t o = 0; o < y->columns; o++)
+            conv2d_pixel(r, op, i / pixels, i % pixels / y->width, i % y->width, o, backward);
 }
 
 /* ---- all ---- */
@@ -541,7 +542,7 @@ static void conv2d(program_reference *r, const dsc_op *op, bool backward)
 static void run(program_reference *r, const dsc_op *op, bool backward)
 {
     if (program_reference_moe(r, op, backward) || program_reference_delta(r, op, backward) ||
-        program_reference_maps(r, op, backward))
+        program_reference_maps(r, op, backward) || program_reference_lstm(r, op, backward))
         return;
     switch (op->kind) {
     case DSC_OP_LINEAR:

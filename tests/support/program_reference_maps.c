@@ -52,11 +52,11 @@ static void batch_norm(program_reference *r, const dsc_op *op, bool backward)
 
 /* ---- windows ---- */
 
-static void window(program_reference *r, const dsc_op *op, int64_t sample, int64_t o, int64_t c, bool backward)
+static void window(program_reference *r, const dsc_op *op, int64_t picture, int64_t o, int64_t c, bool backward)
 {
     const dsc_op_pool *of = &op->pool;
     const int64_t n = r->program->value[op->in[0]].columns, outputs = of->out_height * of->out_width;
-    const int64_t at = (sample * outputs + o) * n + c;
+    const int64_t at = (picture * outputs + o) * n + c;
     int64_t top, bottom, left, right, best = -1;
     double sum = 0;
     dsc_pool_window(of, o / of->out_width, of->height, of->out_height, &top, &bottom);
@@ -64,7 +64,7 @@ static void window(program_reference *r, const dsc_op *op, int64_t sample, int64
     const double count = (double)dsc_pool_count(of, bottom - top, right - left);
     for (int64_t p = 0; p < (bottom - top) * (right - left); p++) {
         const int64_t pixel = (top + p / (right - left)) * of->width + left + p % (right - left);
-        const int64_t i = (sample * of->height * of->width + pixel) * n + c;
+        const int64_t i = (picture * of->height * of->width + pixel) * n + c;
         best = best < 0 || r->value[op->in[0]][i] > r->value[op->in[0]][best] ? i : best;
         sum += r->value[op->in[0]][i];
         if (backward && of->kind != DSC_POOL_MAX)
@@ -78,7 +78,8 @@ static void window(program_reference *r, const dsc_op *op, int64_t sample, int64
 
 static void pool(program_reference *r, const dsc_op *op, bool backward)
 {
-    for (int64_t b = 0; b < r->batch; b++)
+    const int64_t pictures = rows_of(r, op->in[0]) / (op->pool.height * op->pool.width);
+    for (int64_t b = 0; b < pictures; b++)
         for (int64_t o = 0; o < op->pool.out_height * op->pool.out_width; o++)
             for (int64_t c = 0; c < r->program->value[op->in[0]].columns; c++)
                 window(r, op, b, o, c, backward);

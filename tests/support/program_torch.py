@@ -144,8 +144,8 @@ def conv(program, op, inputs, params):
     return y.transpose(1, 2).flatten(0, 1)
 
 
-def conv2d(program, op, x, params):
-    x = x.reshape(program["batch"], op["height"], op["width"], -1).permute(0, 3, 1, 2)
+def conv2d(op, x, params):
+    x = x.reshape(-1, op["height"], op["width"], x.shape[1]).permute(0, 3, 1, 2)
     weight = params[op["weight"]].reshape(-1, x.shape[1] // op["groups"], *op["kernel"])
     bias = params[op["bias"]] if op["bias"] >= 0 else None
     y = F.conv2d(x, weight, bias, op["stride"], op["padding"], op["dilation"], op["groups"])
@@ -169,6 +169,17 @@ def delta(program, op, qkv, b, a, params):
         state = state + k[:, t, :, :, None] * (beta[:, t, :, None] * error)[:, :, None, :]
         out.append((state * q[:, t, :, :, None]).sum(2) / math.sqrt(size))
     return torch.stack(out, 1).reshape(batch * tokens, -1)
+
+
+def lstm(program, op, x, params):
+    """torch.nn.LSTM, whose product of the input is the identity."""
+    hidden = op["hidden"]
+    module = torch.nn.LSTM(4 * hidden, hidden, bias=op["bias"] >= 0, batch_first=True)
+    weights = {"weight_ih_l0": torch.eye(4 * hidden), "weight_hh_l0": params[op["weight"]].reshape(4 * hidden, hidden)}
+    if op["bias"] >= 0:
+        weights |= {"bias_ih_l0": torch.zeros(4 * hidden), "bias_hh_l0": params[op["bias"]]}
+    y, _ = torch.func.functional_call(module, weights, (x.reshape(program["batch"], -1, 4 * hidden),))
+    return y.reshape(-1, hidden)
 
 
 def rows_op(program, op, x, params):
@@ -196,9 +207,9 @@ def batch_norm(op, x, params):
     return (x - x.mean(0)) / (x.var(0, unbiased=False) + op["eps"]).sqrt() * weight + bias  # torch refuses one row
 
 
-def pool(program, op, x):
+def pool(op, x):
     columns = x.shape[1]
-    x = x.reshape(program["batch"], *op["map"], columns).permute(0, 3, 1, 2)
+    x = x.reshape(-1, *op["map"], columns).permute(0, 3, 1, 2)
     window = (op["kernel"], op["stride"], op["padding"])
     y = (F.max_pool2d(x, *window) if op["pool"] == 0 else F.avg_pool2d(x, *window) if op["pool"] == 1
          else F.adaptive_avg_pool2d(x, op["windows"]))
@@ -210,7 +221,7 @@ def maps_op(program, op, x, scale, params):
     if op["kind"] == "batch_norm":
         return batch_norm(op, x, params)
     if op["kind"] == "pool":
-        return pool(program, op, x)
+        return pool(op, x)
     if op["kind"] == "sample_scale":
         return (x.reshape(program["batch"], -1, x.shape[1]) * scale[:, None]).reshape(x.shape)
     assert op["kind"] == "batch_stats", op["kind"]
@@ -226,7 +237,9 @@ def run_op(program, op, x, y, z, params):
     if kind == "conv":
         return conv(program, op, (x, y, z), params)
     if kind == "conv2d":
-        return conv2d(program, op, x, params)
+        return conv2d(op, x, params)
+    if kind == "lstm":
+        return lstm(program, op, x, params)
     if kind == "delta":
         return delta(program, op, x, y, z, params)
     if kind in ("router", "order", "dispatch", "grouped", "combine"):

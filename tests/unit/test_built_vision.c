@@ -205,6 +205,53 @@ static void a_network_of_maps_learns(void **state)
     dsc_model_close(&model);
 }
 
+/* Rows of numbers in order, through two layers of an LSTM; the class is that behind the last row. */
+static dsc_model *build_sequence(int64_t columns, int32_t layers, dsc_error *err)
+{
+    dsc_build_options options = options_of(2);
+    dsc_builder *b = NULL;
+    dsc_model *model = NULL;
+    options.tokens = SIDE;
+    options.data.dim[0] = options.data.dim[1] = SIDE;
+    assert_int_equal(dsc_build_open(&b, &options, NULL), DSC_OK);
+    dsc_build_begin_first(b);
+    dsc_build_end(b, dsc_build_linear(b, dsc_build_data(b), "in", WIDTH, true));
+    dsc_node x = dsc_build_begin(b);
+    x = dsc_build_add(b, x, dsc_build_linear(b, dsc_build_lstm(b, x, "lstm", columns, layers), "out", WIDTH, true));
+    dsc_build_end(b, x);
+    x = dsc_build_rows(b, dsc_build_begin_last(b), SIDE - 1, 1);
+    dsc_build_end(b, dsc_build_linear(b, x, "out", CLASSES, true));
+    return dsc_build_finish(&b, NULL, &model, err) == DSC_OK ? model : NULL;
+}
+
+static void an_lstm_learns_from_rows_in_order(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "weight_ih_l0", "bias_ih_l0", "weight_hh_l0", "bias_hh_l0",
+                                         "weight_ih_l1", "bias_ih_l1", "weight_hh_l1", "bias_hh_l1" };
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = build_sequence(5, 2, &err);
+    double losses[STEPS + 1];
+    char note[200], name[60];
+    if (model == NULL || dsc_model_check(model, &err) != DSC_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    for (size_t i = 0; i < DSC_COUNT(names); i++) {
+        snprintf(name, sizeof name, "blocks.0.lstm.%s", names[i]);
+        assert_string_equal(model->modules[1].params[i].name, name);
+        assert_int_equal(model->modules[1].params[i].dim[0], 20);
+        assert_int_equal(model->modules[1].params[i].init, DSC_INIT_UNIFORM);
+    }
+    assert_int_equal(model->modules[1].params[0].dim[1], WIDTH);
+    assert_int_equal(model->modules[1].params[4].dim[1], 5);
+    train(model, losses, note);
+    assert_true(losses[STEPS] < losses[0] && losses[STEPS] > 0);
+    dsc_model_close(&model);
+    assert_null(build_sequence(0, 1, &err));
+    assert_non_null(strstr(err.message, "op \"lstm\" (lstm): 0 columns in 1 layers"));
+    assert_null(build_sequence(5, 9, &err));
+    assert_non_null(strstr(err.message, "1 to 8 layers"));
+}
+
 static void parameters_are_named_by_module(void **state)
 {
     (void)state;
@@ -358,6 +405,7 @@ int main(void)
         cmocka_unit_test(rows_and_a_patch_of_the_same_numbers_give_equal_bits),
         cmocka_unit_test(convolutions_change_rows_and_columns_of_blocks),
         cmocka_unit_test(a_network_of_maps_learns),
+        cmocka_unit_test(an_lstm_learns_from_rows_in_order),
         cmocka_unit_test(parameters_are_named_by_module),
         cmocka_unit_test(a_wrong_call_has_its_message),
         cmocka_unit_test(data_of_no_possible_shape_is_refused),

@@ -235,10 +235,17 @@ static void a_plan_has_flops_and_products(void **state)
     assert_true(plan.forward_flops == 2.0 * 3 * 30 * 8 * 9 * 6);
     assert_true(plan.backward_flops == 2 * plan.forward_flops);
     assert_int_equal(products, 4); /* y, dx without and with a sum, dw */
+    const double flops = plan.forward_flops;
     char text[20000];
     (void)dsc_program_show(&program, 3, DSC_F32, text, sizeof text);
     assert_non_null(strstr(text, "conv2d         in.0 -> conv.1 of 3 x 3 stride 2 x 2  0.07776 MFLOP"));
     assert_non_null(strstr(text, "conv2d_dw"));
+    dsc_program_begin_pictures(&program, 4, 10, 12, 6);
+    dsc_program_end(&program, dsc_program_conv2d(&program, program.input, &args));
+    assert_int_equal(dsc_program_compile(&program, &options, NULL), DSC_OK);
+    assert_int_equal(dsc_program_plan(&program, &module, NULL, 3, DSC_F32, NULL, &plan, NULL), DSC_OK);
+    assert_true(plan.forward_flops == 4 * flops);
+    assert_true(plan.backward_flops == 2 * plan.forward_flops);
 }
 
 static void one_pixel_is_a_linear_layer(void **state)

@@ -243,6 +243,34 @@ static void pools_have_the_shapes_of_torch(void **state)
     assert_int_equal(p->status, DSC_OK);
 }
 
+/* Each picture of a sample by itself. */
+static void samples_have_several_pictures(void **state)
+{
+    (void)state;
+    dsc_program *p = &random_program.source;
+    const dsc_op_pool half = { .kernel = 2, .stride = 2 };
+    const dsc_program_conv2d_args conv = { .name = "conv", .out = 5, .kernel = { 3, 3 } };
+    dsc_program_begin_pictures(p, 3, HEIGHT, WIDTH, COLUMNS);
+    const int16_t pool = dsc_program_max_pool(p, p->input, &half), map = dsc_program_conv2d(p, p->input, &conv);
+    assert_int_equal(p->value[pool].rows, 3 * 2 * 3);
+    assert_int_equal(p->value[pool].height, 2);
+    assert_int_equal(p->value[map].rows, 3 * 2 * 4);
+    assert_int_equal(p->value[map].height, 2);
+    const int16_t mean = dsc_program_mean_pool(p, map, 1, 1);
+    assert_int_equal(p->value[mean].rows, 3);
+    const int16_t y = dsc_program_lstm(p, mean, &(dsc_program_lstm_args) { .name = "lstm", .hidden = 7, .layers = 2 });
+    assert_int_equal(p->value[y].rows, 3);
+    assert_int_equal(p->value[y].columns, 7);
+    assert_int_equal(p->value[y].height, 0);
+    assert_int_equal(p->status, DSC_OK);
+    dsc_program_begin_first(p, 18);
+    const int16_t frames = dsc_program_patches(p, &(dsc_op_data) { 0, 1, 6, 3, 1, 2 });
+    assert_int_equal(p->value[frames].rows, 18);
+    assert_int_equal(p->value[frames].height, 3);
+    assert_int_equal(dsc_program_patches(p, &(dsc_op_data) { 0, 1, 6, 3, 1, 4 }), DSC_PROGRAM_NONE);
+    assert_non_null(strstr(p->err.message, "4 frames do not divide the 6 rows"));
+}
+
 static void expect_refusal(dsc_program *p, int16_t value, const char *expected)
 {
     assert_int_equal(value, DSC_PROGRAM_NONE);
@@ -269,6 +297,9 @@ static void wrong_shapes_are_refused(void **state)
     expect_refusal(p, dsc_program_scale_rows(p, p->input, p->input), "expected one row as wide for each sample");
     p = begin(r, 1);
     expect_refusal(p, dsc_program_drop_path(p, p->input, 1, 0), "the probability 1 is not in [0, 1)");
+    dsc_program_begin(p, 4, 8, 0);
+    const dsc_program_lstm_args lstm = { .name = "lstm", .hidden = 4, .layers = 1 };
+    expect_refusal(p, dsc_program_lstm(p, p->input, &lstm), "each step of a sample, which is one document");
     p = begin(r, 1);
     const dsc_program_batch_norm_args args = { .name = "bn", .eps = 0, .momentum = 0.1 };
     expect_refusal(p, dsc_program_batch_norm(p, p->input, &args), "op \"bn\" (batch_norm): eps 0 and momentum 0.1");
@@ -283,6 +314,7 @@ int main(void)
         cmocka_unit_test(a_frozen_norm_reads_the_buffers_in_training),
         cmocka_unit_test(buffers_have_the_names_of_torch),
         cmocka_unit_test(pools_have_the_shapes_of_torch),
+        cmocka_unit_test(samples_have_several_pictures),
         cmocka_unit_test(wrong_shapes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
