@@ -96,6 +96,7 @@ void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_option
         out->height = out->width = own->image_size;
     if (own->image_classes > 0)
         out->classes = own->image_classes;
+    out->frames = own->image_frames;
 }
 
 /* ---- classes ----------------------------------------------------------------------------------------------------- */

@@ -449,6 +449,8 @@ static void write_network(const hf_folder *folder, char *out, size_t bytes)
                                  (long long)o->width);
     if (o->classes > 0)
         used += (size_t)snprintf(out + used, bytes - used, ", \"num_classes\": %lld", (long long)o->classes);
+    if (o->frames > 0)
+        used += (size_t)snprintf(out + used, bytes - used, ", \"frames\": %lld", (long long)o->frames);
     used += (size_t)snprintf(out + used, bytes - used, "}");
     DSC_ASSERT(used < bytes);
 }

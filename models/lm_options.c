@@ -90,6 +90,10 @@ dsc_status dsc_lm_check_network(const dsc_model_options *options, const dsc_lm_f
     if (size && !is_named && o->height == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "%lld planes are asked for; a folder says its planes itself",
                         (long long)o->planes);
+    if (o->frames > 0 && (!is_named || !family->any_picture))
+        return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                        "a number of frames (dsc.image_frames) is for the built-in cnn_lstm; leave it out: a folder "
+                        "says its frames itself");
     if (classes && family->emit_last == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, where,
                         "a number of classes of pictures (dsc.image_classes) is for a model that classifies pictures; "

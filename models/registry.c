@@ -149,12 +149,12 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
                         options->router_balance, options->router_z, DSC_ROUTER_FACTOR_MAX);
     const struct dsc_network_options *network = &options->network;
     if (network->planes < 0 || network->height < 0 || network->width < 0 || network->classes < 0 ||
-        (network->height > 0) != (network->width > 0))
+        network->frames < 0 || (network->height > 0) != (network->width > 0))
         return DSC_FAIL(err, DSC_ERR_STATE, "",
-                        "dsc_model_options.network: planes %lld, height %lld, width %lld, classes %lld; expected 0 or "
-                        "more, and both sides or neither",
+                        "dsc_model_options.network: planes %lld, height %lld, width %lld, classes %lld, frames %lld; "
+                        "expected 0 or more, and both sides or neither",
                         (long long)network->planes, (long long)network->height, (long long)network->width,
-                        (long long)network->classes);
+                        (long long)network->classes, (long long)network->frames);
     DSC_TRY(dsc_ensemble_check(network->members, network->member_count, err));
     if (options->cache_tokens < 0 || options->cache_tokens > CACHE_TOKENS_MAX)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.cache_tokens is %lld; expected 0 to %d",

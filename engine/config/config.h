@@ -440,6 +440,7 @@ typedef struct dsc_ext_config {
     int64_t image_size, image_classes; /* of a built-in convolutional network; 0: those of the data, or its own */
     char ensemble[DSC_CONFIG_ENSEMBLE_MAX][DSC_CONFIG_TEXT]; /* architectures of the built-in ensemble's members */
     int ensemble_count;                                      /* 0: its own */
+    int64_t image_frames;              /* frames of a sample of cnn_lstm; 0: its own */
     int64_t steps;      /* the step at which the run ends; 0: by epochs */
     int64_t epochs;     /* 1 */
     char save[DSC_CONFIG_TEXT];

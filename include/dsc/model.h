@@ -531,11 +531,12 @@ typedef struct dsc_model_options {
      * "router_aux_loss_coef" where "output_router_logits" is true, and 0 for z. */
     double router_balance, router_z;
     /* A built-in network for pictures: planes, height and width of its pictures, and its number of classes. 0: its
-     * own. The model's config_json says these numbers. Sizes and classes of the data have no effect on a folder. Other
+     * own. The model's config_json says these numbers. `frames`: pictures that lie below one another in that of a
+     * sample, of a network that reads them in order. Sizes and classes of the data have no effect on a folder. Other
      * classes than a folder's give it a classifier with initial values, and a convolutional network takes other sizes
      * too. Other models refuse what is not of the data. */
     struct dsc_network_options {
-        int64_t planes, height, width, classes;
+        int64_t planes, height, width, classes, frames;
         bool size_by_data, classes_by_data;
         /* Architectures of the built-in ensemble's members, [member_count]; 0: its own. */
         const char *const *members;
@@ -549,7 +550,7 @@ typedef struct dsc_model_options {
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
             { false, DSC_LABELS_NONE, 0, NULL, false, DSC_POOLING_AUTO, DSC_UNIT_AUTO, 0 }, -1, -1,                    \
-            { 0, 0, 0, 0, false, false, NULL, 0 }, 0, 0                                                                \
+            { 0, 0, 0, 0, 0, false, false, NULL, 0 }, 0, 0                                                             \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face

@@ -278,12 +278,24 @@ static int16_t emit_linear(const conv_net *net, const dsc_conv_classifier *c, in
     return linear(net, x, c->name[i], out, c->kernel > 0 && i + 1 < c->count);
 }
 
+/* y of the last frame. */
+static int16_t read_frames(const conv_net *net, int16_t x)
+{
+    const dsc_conv_classifier *c = &net->config->classifier;
+    const dsc_program_lstm_args args = {
+        .name = c->lstm, .hidden = c->hidden, .layers = (int32_t)c->lstm_layers, .bias = true
+    };
+    return dsc_program_pick(net->program, dsc_program_lstm(net->program, x, &args), net->config->frames - 1, 1, false);
+}
+
 static int16_t emit_classifier(const conv_net *net, int64_t classes, int16_t x)
 {
     dsc_program *program = net->program;
     const dsc_conv_classifier *c = &net->config->classifier;
     if (!c->whole && c->kernel < 2)
         x = dsc_program_mean_pool(program, x, c->grid > 0 ? c->grid : 1, c->grid > 0 ? c->grid : 1);
+    if (c->lstm != NULL)
+        x = read_frames(&net, x);
     for (int32_t i = 0; i < c->count && program->status == DSC_OK; i++) {
         const bool last = i + 1 == c->count;
         if (last && c->kernel > 1)
@@ -306,18 +318,18 @@ void dsc_conv_begin_part(dsc_program *program, const dsc_conv_config *config, in
     DSC_ASSERT(part > 0);
     if (part < config->unit_count) {
         const dsc_conv_unit *unit = &config->unit[part];
-        dsc_program_begin_picture(program, unit->height, unit->width, unit->in);
+        dsc_program_begin_pictures(program, config->frames, unit->height, unit->width, unit->in);
         return;
     }
     dsc_conv_size(last, &height, &width);
-    dsc_program_begin_picture(program, height, width, last->out);
+    dsc_program_begin_pictures(program, config->frames, height, width, last->out);
 }
 
 int16_t dsc_conv_emit_part(dsc_program *program, const dsc_conv_part *part)
 {
     const dsc_conv_config *config = part->config;
     const conv_net net = { program, config, part->module };
-    const dsc_op_data pixels = { DSC_LM_TOKENS, config->planes, config->height, config->width, 1, 0 };
+    const dsc_op_data pixels = { DSC_LM_TOKENS, config->planes, config->height, config->width, 1, config->frames };
     const int16_t x = part->number == 0 ? dsc_program_patches(program, &pixels) : program->input;
     return part->number < config->unit_count ? emit_unit(&net, &config->unit[part->number], x)
                                              : emit_classifier(&net, part->classes, x);

@@ -49,6 +49,10 @@ typedef struct dsc_conv_classifier {
     int64_t kernel;
     dsc_activation activation;
     double dropout; /* with one layer before it */
+    /* Before these layers: so many layers of an LSTM read the means of the frames in order, and y of the last frame
+     * goes on. lstm NULL: none. */
+    const char *lstm;
+    int64_t hidden, lstm_layers;
 } dsc_conv_classifier;
 
 /* First values of linear layers; a bias is 0 unless it is said. */
@@ -65,6 +69,7 @@ typedef struct dsc_conv_config {
     dsc_lm_config lm;
     dsc_conv_naming naming;
     int64_t planes, height, width; /* of a picture */
+    int64_t frames;                /* that lie below one another in it; units have the size of one */
     double eps, momentum;          /* of batch norms */
     bool plain_first;              /* convolutions begin as nn.Conv2d does, else by Kaiming's rule for their outputs */
     dsc_conv_first first;
@@ -86,7 +91,8 @@ typedef struct dsc_conv_architecture {
 const dsc_conv_architecture *dsc_conv_table(int32_t index);
 /* `variant` of names of architectures that timm alone has. */
 #define DSC_CONV_OF_TIMM 1
-extern const dsc_conv_architecture dsc_resnets[], dsc_vggs[], dsc_mobilenets[], dsc_efficientnets[], dsc_basic_cnns[];
+extern const dsc_conv_architecture dsc_resnets[], dsc_vggs[], dsc_mobilenets[], dsc_efficientnets[], dsc_basic_cnns[],
+    dsc_cnn_lstms[];
 
 /* size[3] <- planes, height and width: "num_channels" and "image_size", else "input_size" of "pretrained_cfg", else as
  * they were. A size that the run asks for takes the place of both. */
@@ -96,6 +102,10 @@ DSC_MUST_USE dsc_status dsc_conv_read_classes(dsc_hf_config *reader, int64_t usu
 /* ResNet's keys as transformers writes them (resnet.c), with the sizes of pictures set; names are those of
  * transformers. */
 DSC_MUST_USE dsc_status dsc_conv_read_resnet(dsc_hf_config *reader, dsc_conv_config *config);
+
+DSC_MUST_USE dsc_status dsc_conv_refuse_frames(dsc_hf_config *reader);
+/* The keys of cnn_lstm (cnn_lstm.c): frames, and the LSTM of the classifier. */
+DSC_MUST_USE dsc_status dsc_conv_read_sequence(dsc_hf_config *reader, dsc_conv_config *config);
 
 /* Adds a unit: its input is what the last one gives. A unit without a name gets the text of the format. */
 dsc_conv_unit *dsc_conv_add(dsc_conv_config *config, const dsc_conv_unit *unit, const char *format, ...)

@@ -59,7 +59,7 @@ dsc_conv_unit *dsc_conv_add(dsc_conv_config *config, const dsc_conv_unit *unit, 
     const int bytes = vsnprintf(out->name, sizeof out->name, format, args);
     va_end(args);
     DSC_ASSERT(bytes < (int)sizeof out->name);
-    out->height = config->height, out->width = config->width;
+    out->height = config->height / config->frames, out->width = config->width;
     if (config->unit_count > 1)
         dsc_conv_size(out - 1, &out->height, &out->width);
     return out;
@@ -127,11 +127,20 @@ dsc_status dsc_conv_read_picture(dsc_hf_config *reader, int64_t size[3])
     return DSC_OK;
 }
 
+dsc_status dsc_conv_refuse_frames(dsc_hf_config *reader)
+{
+    if (dsc_hf_field(reader, "frames") == NULL)
+        return DSC_OK;
+    return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                         "\"frames\" (dsc.image_frames) are for \"cnn_lstm\" alone; leave them out");
+}
+
 static dsc_status read_picture(dsc_hf_config *reader, const dsc_conv_usual *usual, dsc_conv_config *out)
 {
     int64_t size[3] = { usual->planes, usual->side, usual->side };
     DSC_TRY(dsc_conv_read_picture(reader, size));
     out->planes = size[0], out->height = size[1], out->width = size[2];
+    out->frames = 1;
     return DSC_OK;
 }
 
@@ -157,16 +166,18 @@ dsc_status dsc_conv_read_classes(dsc_hf_config *reader, int64_t usual, int64_t *
 static dsc_status check_units(dsc_hf_config *reader, dsc_conv_config *config, const char *name)
 {
     dsc_lm_config *lm = &config->lm;
-    int64_t height = config->height, width = config->width;
+    int64_t height = config->height / config->frames, width = config->width;
     lm->positions = height * width;
     for (int32_t i = 0; i < config->unit_count; i++) {
         dsc_conv_size(&config->unit[i], &height, &width);
         if (height < 1 || width < 1)
             return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
-                                 "pictures of %lld by %lld are too small for %s: give a larger \"image_size\"",
-                                 (long long)config->height, (long long)config->width, name);
+                                 "%s of %lld by %lld are too small for %s: give a larger \"image_size\"",
+                                 config->frames > 1 ? "frames" : "pictures", (long long)config->unit[0].height,
+                                 (long long)config->width, name);
         lm->positions = dsc_max_i64(lm->positions, height * width);
     }
+    lm->positions *= config->frames;
     if (lm->positions > DSC_LM_POSITIONS_MAX)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "a picture has %lld pixels; at most %d are possible",
                              (long long)lm->positions, DSC_LM_POSITIONS_MAX);
@@ -254,6 +265,10 @@ dsc_status dsc_conv_read_keys(dsc_hf_config *reader, const dsc_conv_usual *usual
 
 dsc_status dsc_conv_fill(dsc_hf_config *reader, const dsc_conv_architecture *architecture, dsc_conv_config *out)
 {
+    if (architecture->fill == dsc_cnn_lstms[0].fill)
+        DSC_TRY(dsc_conv_read_sequence(reader, out));
+    else
+        DSC_TRY(dsc_conv_refuse_frames(reader));
     architecture->fill(out, architecture);
     return finish(reader, out, architecture->name);
 }
@@ -284,8 +299,8 @@ static dsc_status read_resnet(dsc_hf_config *reader, dsc_lm_config *lm)
 
 const dsc_conv_architecture *dsc_conv_table(int32_t index)
 {
-    static const dsc_conv_architecture *const tables[] = { dsc_resnets, dsc_vggs, dsc_mobilenets, dsc_efficientnets,
-                                                           dsc_basic_cnns };
+    static const dsc_conv_architecture *const tables[] = { dsc_resnets,       dsc_vggs,       dsc_mobilenets,
+                                                           dsc_efficientnets, dsc_basic_cnns, dsc_cnn_lstms };
     return index >= 0 && index < (int32_t)DSC_COUNT(tables) ? tables[index] : NULL;
 }
 

@@ -9,24 +9,12 @@ static const int32_t depths[][STAGES] = {
     { 2, 2, 2, 2 }, { 3, 4, 6, 3 }, { 3, 4, 6, 3 }, { 3, 4, 23, 3 }, { 3, 8, 36, 3 }
 };
 
-static void fill(dsc_conv_config *config, const dsc_conv_architecture *architecture)
+static void fill_behind(dsc_conv_config *config, const dsc_conv_architecture *architecture, const dsc_conv_unit *stem)
 {
     const bool bottleneck = architecture->flag;
-    const dsc_conv_unit stem = { .kind = DSC_CONV_LAYER,
-                                 .conv = "conv1",
-                                 .norm = "bn1",
-                                 .in = config->planes,
-                                 .out = 64,
-                                 .kernel = 7,
-                                 .stride = 2,
-                                 .padding = 3,
-                                 .activation = DSC_RELU,
-                                 .pool = 3,
-                                 .pool_stride = 2,
-                                 .pool_padding = 1 };
     config->eps = 1e-5, config->momentum = 0.1;
     config->first = DSC_CONV_FIRST_IN;
-    dsc_conv_add(config, &stem, "%s", "");
+    dsc_conv_add(config, stem, "%s", "");
     int64_t in = 64;
     for (int s = 0; s < STAGES; s++)
         for (int32_t b = 0; b < depths[architecture->variant][s]; b++) {
@@ -43,6 +31,38 @@ static void fill(dsc_conv_config *config, const dsc_conv_architecture *architect
         }
     config->classifier =
         (dsc_conv_classifier) { .name = { "fc" }, .count = 1, .dropout = config->drop < 0 ? 0 : config->drop };
+}
+
+static void fill(dsc_conv_config *config, const dsc_conv_architecture *architecture)
+{
+    const dsc_conv_unit stem = { .kind = DSC_CONV_LAYER,
+                                 .conv = "conv1",
+                                 .norm = "bn1",
+                                 .in = config->planes,
+                                 .out = 64,
+                                 .kernel = 7,
+                                 .stride = 2,
+                                 .padding = 3,
+                                 .activation = DSC_RELU,
+                                 .pool = 3,
+                                 .pool_stride = 2,
+                                 .pool_padding = 1 };
+    fill_behind(config, architecture, &stem);
+}
+
+/* For pictures as small as CIFAR's: the stem has windows of 3 by 3 at stride 1, and no pool. */
+static void fill_small(dsc_conv_config *config, const dsc_conv_architecture *architecture)
+{
+    const dsc_conv_unit stem = { .kind = DSC_CONV_LAYER,
+                                 .conv = "conv1",
+                                 .norm = "bn1",
+                                 .in = config->planes,
+                                 .out = 64,
+                                 .kernel = 3,
+                                 .stride = 1,
+                                 .padding = 1,
+                                 .activation = DSC_RELU };
+    fill_behind(config, architecture, &stem);
 }
 
 /* ---- transformers ------------------------------------------------------------------------------------------------ */
@@ -146,6 +166,8 @@ dsc_status dsc_conv_read_resnet(dsc_hf_config *reader, dsc_conv_config *config)
     return DSC_OK;
 }
 
-const dsc_conv_architecture dsc_resnets[] = { { "resnet18", fill, 0, false }, { "resnet34", fill, 1, false },
-                                              { "resnet50", fill, 2, true },  { "resnet101", fill, 3, true },
-                                              { "resnet152", fill, 4, true }, { NULL, NULL, 0, false } };
+const dsc_conv_architecture dsc_resnets[] = {
+    { "resnet18", fill, 0, false }, { "resnet34", fill, 1, false }, { "resnet50", fill, 2, true },
+    { "resnet101", fill, 3, true }, { "resnet152", fill, 4, true }, { "resnet18_cifar", fill_small, 0, false },
+    { NULL, NULL, 0, false }
+};

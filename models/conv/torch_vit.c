@@ -119,6 +119,7 @@ static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     dsc_hf_skip(reader, without_effect);
     DSC_TRY(read_size(reader, out));
     DSC_TRY(dsc_conv_read_picture(reader, size));
+    DSC_TRY(dsc_conv_refuse_frames(reader));
     DSC_TRY(dsc_conv_read_classes(reader, 1000, &lm->vocab));
     out->planes = size[0], out->height = size[1], out->width = size[2];
     if (out->height % out->patch != 0 || out->width % out->patch != 0)

@@ -61,6 +61,27 @@ class Ensemble(torch.nn.Module):
         return torch.stack([member(x) for member in self.members]).mean(0)
 
 
+class CnnLstm(torch.nn.Module):
+    """Three convolutions for each frame, and an LSTM over the frames. The frames of a picture lie below one another."""
+
+    def __init__(self, planes, frames, hidden_size, num_layers):
+        super().__init__()
+        self.frames = frames
+        self.conv1, self.bn1 = torch.nn.Conv2d(planes, 32, 3, padding=1, bias=False), torch.nn.BatchNorm2d(32)
+        self.conv2, self.bn2 = torch.nn.Conv2d(32, 64, 3, padding=1, bias=False), torch.nn.BatchNorm2d(64)
+        self.conv3, self.bn3 = torch.nn.Conv2d(64, 128, 3, padding=1, bias=False), torch.nn.BatchNorm2d(128)
+        self.lstm = torch.nn.LSTM(128, hidden_size, num_layers, batch_first=True)
+        self.fc = torch.nn.Linear(hidden_size, CLASSES)
+
+    def forward(self, x):
+        frames = x.unflatten(2, (self.frames, -1)).transpose(1, 2)
+        x = torch.nn.functional.max_pool2d(torch.relu(self.bn1(self.conv1(frames.flatten(0, 1)))), 2)
+        x = torch.nn.functional.max_pool2d(torch.relu(self.bn2(self.conv2(x))), 2)
+        x = torch.relu(self.bn3(self.conv3(x))).mean((2, 3))
+        return self.fc(self.lstm(x.unflatten(0, (-1, self.frames)))[0][:, -1])
+
+
+SEQUENCES = {"cnn_lstm": dict(frames=4, hidden_size=256, num_layers=1), "cnn_lstm-deep": dict(frames=8, hidden_size=40, num_layers=2)}
 HF = {"resnet-bottleneck": dict(depths=[2, 1, 1, 1], hidden_sizes=[64, 128, 256, 512], embedding_size=32),
       "resnet-basic": dict(depths=[1, 2, 1, 1], hidden_sizes=[32, 64, 96, 128], embedding_size=32, layer_type="basic"),
       "resnet-early": dict(depths=[1, 1], hidden_sizes=[64, 128], embedding_size=32, downsample_in_bottleneck=True, downsample_in_first_stage=True)}
@@ -79,6 +100,12 @@ def built(name, planes, side):
             num_labels=CLASSES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="eager"))
     if kind == "hf":
         return transformers.ResNetForImageClassification(transformers.ResNetConfig(num_channels=planes, num_labels=CLASSES, **HF[rest]))
+    if name in SEQUENCES:
+        return CnnLstm(planes, **SEQUENCES[name])
+    if name == "resnet18_cifar":
+        model = torchvision.models.resnet18(num_classes=CLASSES)
+        model.conv1, model.maxpool = torch.nn.Conv2d(planes, 64, 3, padding=1, bias=False), torch.nn.Identity()
+        return model
     if name.startswith("vit_"):
         return getattr(torchvision.models, name)(num_classes=CLASSES, image_size=side)
     return getattr(torchvision.models, name)(num_classes=CLASSES, **({"init_weights": True} if name.startswith("vgg") else {}))
@@ -126,8 +153,8 @@ def save_model(model, name, planes, side, folder):
         json.dump({**model.config.to_dict(), "model_type": model.config.model_type}, open(f"{folder}/config.json", "w"))
     else:
         kind, _, members = name.rpartition(":")
-        parts = {"members": members.split("+")} if kind == "ensemble" else {}
-        json.dump({"architecture": kind or name, **parts, "num_classes": CLASSES, "drop_rate": 0.0, "drop_path_rate": 0.0,
+        parts = {"members": members.split("+")} if kind == "ensemble" else SEQUENCES.get(name, {})
+        json.dump({"architecture": kind or name.partition("-")[0], **parts, "num_classes": CLASSES, "drop_rate": 0.0, "drop_path_rate": 0.0,
                    "pretrained_cfg": {"input_size": [planes, side, side]}}, open(f"{folder}/config.json", "w"))
     json.dump({"do_normalize": True, "image_mean": MEAN[:planes], "image_std": STD[:planes], "rescale_factor": 1 / 255},
               open(f"{folder}/preprocessor_config.json", "w"))
@@ -315,12 +342,12 @@ def finetuned(name, freeze, planes, side, folder):
         CLASSES = 7
 
 
-def named(folder):
-    """A built-in name has the sizes of the data, a key others, and its first values have torchvision's deviations."""
+def named(name, peer, folder):
+    """A built-in name has the sizes of the data, a key others, and its first values have torch's deviations."""
     data = f"{folder}/d.pictures"
     write_pictures(data, torch.randint(0, 256, (BATCH, 32, 32, 3), dtype=torch.uint8), torch.randint(0, CLASSES, (BATCH,)))
-    _, _, ours = train_ours("resnet", data, folder, optimizer_of("SGD", 0.0), 1, 1)
-    theirs = torchvision.models.resnet50(num_classes=CLASSES).state_dict()
+    _, _, ours = train_ours(name, data, folder, optimizer_of("SGD", 0.0), 1, 1)
+    theirs = built(peer, 3, 32).state_dict()
     assert set(ours) == set(theirs), f"tensors differ: {sorted(set(ours) ^ set(theirs))[:6]}"
     for k, t in theirs.items():
         if t.dim() > 1:
@@ -350,14 +377,16 @@ def refused(folder):
             assert done.returncode == 2 and text in last, f"{change}: exit {done.returncode}, {last}"
 
 
-ALL = ["resnet18", "resnet34", "resnet50", "resnet101", "vgg11", "vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg16_bn", "mobilenet_v2",
-       "mobilenet_v3_small", "mobilenet_v3_large"] + [f"efficientnet_b{i}" for i in range(5)]
+ALL = ["resnet18", "resnet34", "resnet50", "resnet101", "vgg11", "vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn",
+       "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "cnn_lstm", "resnet18_cifar"] + [f"efficientnet_b{i}" for i in range(5)]
 TESTS = [("basic_cnn, a gray picture", logits, ("basic_cnn", 1, 28)), ("resnet18 at 64", logits, ("resnet18", 3, 64)),
-         ("mobilenet_v3_small at 64", logits, ("mobilenet_v3_small", 3, 64)),
+         ("mobilenet_v3_small at 64", logits, ("mobilenet_v3_small", 3, 64)), ("resnet18_cifar at 8", logits, ("resnet18_cifar", 1, 8)),
          ("an ensemble of three at 64", logits, ("ensemble:mobilenet_v2+resnet18+efficientnet_b0", 3, 64)),
          ("an ensemble of two, 20 steps of SGD on two ranks", steps, ("ensemble:basic_cnn+resnet18", 3, 32, "SGD", 2)),
          ("basic_cnn, 20 steps of SGD", steps, ("basic_cnn", 1, 28, "SGD", 1)),
          ("resnet18, 20 steps of SGD on two ranks", steps, ("resnet18", 3, 64, "SGD", 2)),
+         ("cnn_lstm, 20 steps of AdamW on two ranks", steps, ("cnn_lstm", 3, 32, "AdamW", 2)),
+         ("cnn_lstm of two layers and eight frames", logits, ("cnn_lstm-deep", 3, 64)),
          ("configs and folders are refused by name", refused, ()),
          ("a new classifier and frozen layers of resnet18", finetuned, ("resnet18", ["conv1.*", "bn1.*", "layer1.*"], 3, 64))]
 if NIGHT:
@@ -381,8 +410,9 @@ if NIGHT and timm is not None:
 if NIGHT:
     TESTS = [(f"{name} at 64", logits, (name, 3, 64)) for name in ALL] + [("resnet18 at 224", logits, ("resnet18", 3, 224))] + TESTS
     TESTS += [(f"{name} at {side}, 20 steps of {kind}", steps, (name, 3, side, kind, 1)) for name in
-              ("basic_cnn", "resnet18", "mobilenet_v2", "efficientnet_b0") for side in (32, 64) for kind in ("SGD", "AdamW")]
-    TESTS += [("a built-in name", named, ()), ("an ensemble of vgg11 at 64", logits, ("ensemble:vgg11+vgg11_bn", 3, 64)),
+              ("basic_cnn", "resnet18", "mobilenet_v2", "efficientnet_b0", "cnn_lstm") for side in (32, 64) for kind in ("SGD", "AdamW")]
+    TESTS += [("a built-in name", named, ("resnet", "resnet50")), ("a built-in cnn_lstm", named, ("cnn-lstm", "cnn_lstm")),
+              ("an ensemble of vgg11 at 64", logits, ("ensemble:vgg11+vgg11_bn", 3, 64)),
               ("an ensemble of three at 64, 20 steps of AdamW", steps, ("ensemble:mobilenet_v2+resnet18+basic_cnn", 3, 64, "AdamW", 1))]
 
 chosen = os.environ.get("DSC_TEST_NAMES")

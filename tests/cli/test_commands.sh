@@ -67,6 +67,10 @@ run bash "$root/scripts/launch_distributed.sh" mobilenet ddp 4 16 50 --steps 1
 report "launch_distributed.sh mobilenet ddp 4 16 50" trains "4 ranks"
 run bash "$root/scripts/launch_distributed.sh" ensemble fsdp_stage3 8 4 100 --steps 1
 report "launch_distributed.sh ensemble fsdp_stage3 8 4 100" trains "8 ranks"
+run bash "$root/scripts/launch_distributed.sh" cnn_lstm fsdp_stage3 4 8 50 --steps 1
+report "launch_distributed.sh cnn_lstm fsdp_stage3 4 8 50" trains "ZeRO stage 3"
+run "$launch" --num_gpus=2 train --model-type cnn-lstm --strategy fsdp_stage2 --batch-size 4 --steps 1
+report "--model-type cnn-lstm" trains "2 ranks"
 run "$launch" --num_gpus=2 train --model-type basic_cnn --strategy ddp --steps 1 --save saved
 names() { grep -q '"circle"' saved/step-1/config.json && grep -q '"image_size"' saved/step-1/config.json; }
 report "the checkpoint has the names of the shapes" names

@@ -63,6 +63,10 @@ static void names_of_tensors_are_those_of_the_folder(void **state)
           122,
           { "conv1.weight", "bn1.bias", "layer2.0.downsample.1.running_var", "layer4.1.bn2.weight", "fc.weight",
             "fc.bias" } },
+        { "{\"architecture\": \"cnn_lstm\", \"num_layers\": 2}",
+          28,
+          { "conv1.weight", "bn3.running_var", "lstm.weight_ih_l0", "lstm.weight_hh_l1", "lstm.bias_ih_l1",
+            "fc.bias" } },
         { "{\"architecture\": \"vit_b_16\"}",
           152,
           { "class_token", "conv_proj.weight", "encoder.pos_embedding",
@@ -142,6 +146,11 @@ static void configs_are_refused_by_name(void **state)
         { "\"model_type\": \"resnet\", \"layer_type\": \"wide\"", DSC_ERR_UNSUPPORTED, "layer_type" },
         { "\"architecture\": \"vit_b_16\", \"image_size\": 28", DSC_ERR_INPUT, "multiples of its patches" },
         { "\"architecture\": \"vit_b_16\", \"num_classes\": 1", DSC_ERR_UNSUPPORTED, "num_classes" },
+        { "\"architecture\": \"cnn_lstm\", \"frames\": 5", DSC_ERR_INPUT, "dsc.image_frames" },
+        { "\"architecture\": \"cnn_lstm\", \"frames\": 16, \"image_size\": 32", DSC_ERR_INPUT, "frames of 2 by 32" },
+        { "\"architecture\": \"cnn_lstm\", \"num_layers\": 9", DSC_ERR_INPUT, "num_layers" },
+        { "\"architecture\": \"vit_b_16\", \"frames\": 4", DSC_ERR_UNSUPPORTED, "frames" },
+        { "\"architecture\": \"resnet18\", \"frames\": 4", DSC_ERR_UNSUPPORTED, "frames" },
         { "\"architecture\": \"resnet18\", \"model_args\": {\"in_chans\": 4}", DSC_ERR_UNSUPPORTED, "in_chans" },
         { "\"architecture\": \"resnet18\", \"model_args\": {\"width\": 4}", DSC_ERR_UNSUPPORTED, "width" },
     };
@@ -161,6 +170,10 @@ static void classes_and_sizes_that_no_model_has_are_refused(void **state)
     mf_expect_refusal(mf_path("net.json"), &options, DSC_ERR_INPUT, "expected 2 to");
     options.network = (struct dsc_network_options) { .planes = 1 };
     mf_expect_refusal(mf_path("net.json"), &options, DSC_ERR_INPUT, "a folder says its planes itself");
+    options.network = (struct dsc_network_options) { .frames = 2 };
+    mf_expect_refusal(mf_path("net.json"), &options, DSC_ERR_INPUT, "dsc.image_frames");
+    mf_expect_refusal("bert-base", &options, DSC_ERR_INPUT, "dsc.image_frames");
+    mf_expect_refusal("resnet18", &options, DSC_ERR_UNSUPPORTED, "frames");
     options.network = (struct dsc_network_options) { .classes = 4 };
     mf_expect_refusal("bert-base", &options, DSC_ERR_INPUT, "dsc.image_classes");
     options.network = (struct dsc_network_options) { .height = 32, .width = 32 };

@@ -108,11 +108,14 @@ static const struct {
     { "modernbert-base", INT64_C(149655232) },
     { "modernbert-large", INT64_C(395881664) },
     { "basic_cnn", INT64_C(1199882) },
+    { "cnn_lstm", INT64_C(745736) },
+    { "cnn-lstm", INT64_C(745736) },
     { "resnet18", INT64_C(11689512) },
     { "resnet34", INT64_C(21797672) },
     { "resnet50", INT64_C(25557032) },
     { "resnet101", INT64_C(44549160) },
     { "resnet152", INT64_C(60192808) },
+    { "resnet18_cifar", INT64_C(11681832) },
     { "resnet", INT64_C(25557032) },
     { "vgg11", INT64_C(132863336) },
     { "vgg13", INT64_C(133047848) },
@@ -226,6 +229,12 @@ static void a_network_has_the_sizes_that_are_asked_for(void **state)
     assert_string_equal(model->config_json, "{\"architecture\": \"resnet18\", \"num_channels\": 1, "
                                             "\"image_size\": [40, 36], \"num_classes\": 11}");
     dsc_model_close(&model);
+    options.network.frames = 8;
+    if (dsc_model_open(&model, "cnn_lstm", &options, &err) != DSC_OK)
+        fail_msg("%s", err.message);
+    assert_non_null(strstr(model->config_json, "\"frames\": 8"));
+    dsc_model_close(&model);
+    options.network.frames = 0;
     const char *const others[] = { "bert-base", "gpt2-nano" };
     for (size_t i = 0; i < DSC_COUNT(others); i++) {
         assert_int_equal(dsc_model_open(&model, others[i], &options, &err), DSC_ERR_INPUT);
