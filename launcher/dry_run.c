@@ -56,9 +56,9 @@ static void print_texts(char *const *texts, FILE *to)
 }
 
 /* Pipeline varies slowest: the ranks of a stage follow each other. */
-static void print_ranks(const dsc_launcher_plan *plan, int32_t stages, FILE *to)
+static void print_ranks(const dsc_launcher_plan *plan, FILE *to)
 {
-    const int32_t data = plan->world_size / stages;
+    const int32_t stages = plan->stages, data = plan->world_size / stages;
     fprintf(to, "\"world_size\":%d,\n", plan->world_size);
     if (stages > 1)
         fprintf(to, "\"grid\":{\"pipeline\":%d,\"data\":%d,\"sequence\":1,\"tensor\":1},\n", stages, data);
@@ -75,14 +75,14 @@ static void print_ranks(const dsc_launcher_plan *plan, int32_t stages, FILE *to)
     fprintf(to, "],\n");
 }
 
-void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, int32_t stages,
-                          char *const *launcher_argv, FILE *to)
+void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, char *const *launcher_argv,
+                          FILE *to)
 {
     dsc_rank_vars vars;
-    DSC_ASSERT(stages >= 1 && plan->world_size % stages == 0);
+    DSC_ASSERT(plan->stages >= 1 && plan->world_size % plan->stages == 0);
     dsc_rank_vars_common(plan, &vars);
     print_hosts(plan, to);
-    print_ranks(plan, stages, to);
+    print_ranks(plan, to);
     fprintf(to, "\"env\":{");
     for (int32_t i = 0; i < vars.count; i++) {
         fprintf(to, "%s\n  \"%s\":", i > 0 ? "," : "", vars.var[i].name);

@@ -6,9 +6,8 @@
 
 #include "launcher/plan/resources.h"
 
-/* stages: those of a pipeline, which divide the ranks (plan/grid.h). launcher_argv: the command of --launcher, or NULL.
- */
-void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, int32_t stages,
-                          char *const *launcher_argv, FILE *to);
+/* The plan's stages divide its ranks. launcher_argv: the command of --launcher, or NULL. */
+void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, char *const *launcher_argv,
+                          FILE *to);
 
 #endif

@@ -34,17 +34,16 @@ static dsc_status find_program(const dsc_launcher_options *opt, bool optional, c
     return optional ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "is missing");
 }
 
-/* Stages of a pipeline, for --dry-run. Ranks refuse those that do not divide the world in the same words. */
-static dsc_status find_stages(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_launcher_options *opt,
-                              int32_t *stages, dsc_error *err)
+/* For --dry-run; otherwise ranks refuse such stages in the same words. */
+static dsc_status check_stages(const dsc_launcher_plan *plan, dsc_error *err)
 {
-    *stages = dsc_grid_stages(alloc, &opt->program);
-    if (plan->world_size % *stages == 0)
+    const int stages = plan->stages;
+    if (plan->world_size % stages == 0)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM",
                     "%d stages of a pipeline do not divide %d ranks; start %d, %d, %d, ... "
                     "ranks, or give --pipeline-ranks another number",
-                    (int)*stages, (int)plan->world_size, (int)*stages, (int)(2 * *stages), (int)(3 * *stages));
+                    stages, (int)plan->world_size, stages, 2 * stages, 3 * stages);
 }
 
 /* --launcher: another one starts the ranks; or, --dry-run, what would be started is printed. */
@@ -53,14 +52,13 @@ static int run_other(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_
     dsc_error err = DSC_ERROR_INIT;
     dsc_runner_command command = { .alloc = NULL };
     char program[4096];
-    int32_t stages = 1;
     dsc_status status = find_program(opt, opt->dry_run, program, sizeof program, &err);
     if (status == DSC_OK && opt->dry_run)
-        status = find_stages(alloc, plan, opt, &stages, &err);
+        status = check_stages(plan, &err);
     if (status == DSC_OK)
         status = dsc_runner_build(alloc, plan, opt, program, &command, &err);
     if (status == DSC_OK && opt->dry_run)
-        dsc_launcher_dry_run(plan, opt, stages, command.argv, stdout);
+        dsc_launcher_dry_run(plan, opt, command.argv, stdout);
     else if (status == DSC_OK)
         status = dsc_runner_exec(&command, &err);
     dsc_runner_close(&command);
@@ -84,14 +82,13 @@ static int dry_run(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_la
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_exports exports;
-    int32_t stages;
     dsc_status status = dsc_exports_open(alloc, opt, !dsc_job_is_local(plan, opt), &exports, &err);
     dsc_exports_close(&exports);
     if (status == DSC_OK)
-        status = find_stages(alloc, plan, opt, &stages, &err);
+        status = check_stages(plan, &err);
     if (status != DSC_OK)
         return fail(&err);
-    dsc_launcher_dry_run(plan, opt, stages, NULL, stdout);
+    dsc_launcher_dry_run(plan, opt, NULL, stdout);
     return fflush(stdout) != 0 || ferror(stdout) != 0;
 }
 
@@ -144,7 +141,9 @@ static int launch(dsc_alloc *alloc, int argc, char **argv, char *title, size_t t
     if (opt.sbatch)
         return print_script(&opt);
     dsc_machine_read(&machine);
-    if (dsc_launcher_resolve(alloc, &opt, &machine, &plan, &err) != DSC_OK) {
+    const dsc_status resolved = dsc_launcher_resolve(alloc, &opt, &machine, &plan, &err);
+    plan.stages = dsc_grid_stages(alloc, &opt.program);
+    if (resolved != DSC_OK) {
         code = fail(&err);
     } else if (dsc_runner_of(&opt) != DSC_RUNNER_NONE) {
         code = run_other(alloc, &plan, &opt);

@@ -17,12 +17,23 @@ static void say_exec_failure(const dsc_report *report, const dsc_rank_end *end)
                    hint);
 }
 
-/* "rank 3 (host a, pid 12) was killed by SIGSEGV" */
+/* Of a rank of a pipeline; the ranks themselves refuse stages that do not divide them. */
+static void describe_place(const dsc_launcher_plan *plan, int32_t rank, char out[64])
+{
+    out[0] = 0;
+    if (plan->stages <= 1 || plan->world_size % plan->stages != 0)
+        return;
+    const int32_t data = plan->world_size / plan->stages;
+    snprintf(out, 64, "stage %d, data rank %d, ", (int)(rank / data), (int)(rank % data));
+}
+
+/* "rank 3 (stage 1, data rank 1, host a, pid 12) was killed by SIGSEGV" */
 static void describe(const dsc_report *report, const dsc_rank_end *end, char *out, size_t out_bytes)
 {
-    char name[32];
+    char name[32], place[64];
     const dsc_host *host = &report->plan->pool.host[report->plan->place[end->rank].host];
-    const int used = snprintf(out, out_bytes, "rank %d (host %s, pid %d) ", end->rank, host->name, end->pid);
+    describe_place(report->plan, end->rank, place);
+    const int used = snprintf(out, out_bytes, "rank %d (%shost %s, pid %d) ", end->rank, place, host->name, end->pid);
     DSC_ASSERT(used > 0 && (size_t)used < out_bytes);
     char *at = out + used;
     const size_t left = out_bytes - (size_t)used;
@@ -48,7 +59,7 @@ void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit)
     dsc_output *out = report->out;
     const int32_t index = culprit->rank - report->first_rank;
     const char *said = dsc_output_error_of(out, index);
-    char who[DSC_HOST_NAME_BYTES + 128];
+    char who[DSC_HOST_NAME_BYTES + 192];
     if (culprit->exec_errno != 0) {
         say_exec_failure(report, culprit);
         return;

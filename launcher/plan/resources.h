@@ -22,6 +22,7 @@ typedef struct dsc_launcher_plan {
     dsc_host_pool pool;
     dsc_place *place; /* [world_size], node by node, slot by slot */
     int32_t world_size;
+    int32_t stages; /* of a pipeline (plan/grid.h), of which rank r has stage r / (world_size / stages); 0 or 1: none */
     char master_addr[DSC_HOST_NAME_BYTES];
     int32_t master_port;
     bool local;           /* all ranks that this launcher starts are on this host, which is */

@@ -50,9 +50,9 @@ killed() {
             tr '\0' '\n' <"$rank/environ" 2>/dev/null | grep -qx RANK=3 && kill -9 "${rank##*/}"
     done
     wait "$launcher"
-    [ $? = 137 ] && grep -q "rank 3" killed.out
+    [ $? = 137 ] && grep -q "rank 3 (stage 1, data rank 1, host localhost, pid [0-9]*) was killed by SIGKILL" killed.out
 }
-report "a killed rank of the last stage ends the job with its name" killed
+report "a killed rank of the last stage ends the job with its name and its places on the axes" killed
 
 "$bin/dsc" plan --config config.json --model gpt2-nano --world-size 4 >plan.one
 planned() {
