@@ -96,6 +96,12 @@ bench-moe: $(BENCH_BIN)/step_worker
 	$(Q)$(or $(PYTHON),python3) bench/bench_moe.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,2)) \
 	    $(if $(PRECISION),--precision $(PRECISION)) $(if $(THREADS),--threads $(THREADS)) $(if $(SHORT),--short) $(OR_SKIPPED)
 
+.PHONY: bench-pipeline
+## bench-pipeline: stages of a pipeline and their idle share, beside torch's 1F1B with PEERS=DIR (DIR/venv has torch): [ROUNDS=15] [STAGES=2] [M=2,4,8]
+bench-pipeline: $(BENCH_BIN)/step_worker
+	$(Q)python3 bench/bench_pipeline.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,2)) $(if $(PEERS),--peers $(PEERS)) \
+	    $(if $(STAGES),--stages $(STAGES)) $(if $(M),--micro-batches $(M)) $(if $(SHORT),--short) $(OR_SKIPPED)
+
 .PHONY: bench-vision
 ## bench-vision: steps of convolutional networks beside PyTorch, with PYTHON=PROGRAM (which has torchvision): [CASES='resnet18:224:16:fp32 ...'] [ROUNDS=9] [EAGER=1]
 bench-vision: $(BENCH_BIN)/step_worker

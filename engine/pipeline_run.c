@@ -37,9 +37,8 @@ static dsc_status forward(dsc_engine *engine, const dsc_stage_op *op, int32_t la
         DSC_TRY(dsc_step_read_batch(engine, lane, err));
     if (begins_group(engine, op->micro_batch))
         DSC_TRY(acquire(engine, m, m, err));
-    if (engine->stages.own.ends && m == boundary)
-        return dsc_step_loss(engine, m, lane, true, err);
-    DSC_TRY(dsc_step_module_forward(engine, m, lane, true, err));
+    const bool loss = engine->stages.own.ends && m == boundary;
+    DSC_TRY(loss ? dsc_step_loss(engine, m, lane, true, err) : dsc_step_module_forward(engine, m, lane, true, err));
     engine->times.forward_ns += dsc_clock_ns() - start;
     if (m != boundary - 1 || engine->stages.own.ends)
         return DSC_OK;

@@ -22,13 +22,14 @@ declare -A row=(
     [generate]="^(gpt2|llama) .* dsc $n \($n \.\. $n\) tokens/s;" [startup]="^dsc-launch, .* here.* $n s  middle half $n \.\. $n"
     [sft-data]="^(blocks|plain) +[0-9]+ cores? +dsc $n \($n \.\. $n\) MiB/s; trl $n .* x $n"
     [images]="^(dsc|dsc with dct_scaling) +$n pictures/s +$n \.\. $n"
+    [pipeline]="^m [0-9]+: dsc +step $n .* idle $n .* of .* $n"
     [moe]="^  (dsc|transformers) +step $n \($n\.\.$n\) ms|^  transformers' step is $n"
     [vision]="^  (dsc|eager) +step $n \($n\.\.$n\) ms, CPU $n"
     [fp8-loss]="^(fp32|fp8) .* [+-]$n %  95 % interval [+-]$n to [+-]$n"
     [gpu-kern]="^# bench .* [0-9]+ ns" [gpu]="^nano (dsc|graphs) +$n ms  min $n max $n +$n tokens/s"
 )
 declare -A rows=([quota]=1 [kern]=4 [adam]=2 [comm]=12 [builds]=21 [train]=1 [io]=6 [watch]=3 [recompute]=4 [simulate]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3 [sft-data]=2
-    [images]=2 [moe]=3 [vision]=2 [fp8-loss]=3 [gpu-kern]=4 [gpu]=2)
+    [images]=2 [pipeline]=1 [moe]=3 [vision]=2 [fp8-loss]=3 [gpu-kern]=4 [gpu]=2)
 may_skip=" train generate sft-data images moe vision gpu-kern gpu "
 only_by_night=" "
 

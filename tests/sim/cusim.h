@@ -4,10 +4,9 @@
  * Work runs when the host must wait, one operation of a device at a time. A seeded policy chooses among the operations
  * that could run, so a missing event wait shows as a wrong number. With one host thread per device (or one for all),
  * the order of a device's operations is a function of seed and policy. Only a send to one rank ends whenever that rank
- * has come. Device
- * memory has an address range per device, is poisoned with NaN, has guard pages, and is unreadable for the host. A
- * violation ends the process with exit code 98 and one line "cusim: ..." that names kernel, stream or call, and the
- * seed.
+ * has come. Device memory has an address range per device, is poisoned with NaN, has guard pages, and is unreadable for
+ * the host. A violation ends the process with exit code 98 and one line "cusim: ..." that names kernel, stream or call,
+ * and the seed.
  *
  * Environment, read at first use.
  *
