@@ -241,6 +241,7 @@ static bool with_mics(const dsc_engine *e) { return e->layout.world_size < e->st
 static bool with_stages(const dsc_engine *e) { return dsc_stages_are_used(&e->stages); }
 static bool with_signs(const dsc_engine *e) { return dsc_config_compresses_signs(&e->config); }
 static bool with_pairs(const dsc_engine *e) { return dsc_model_prefers(e->model); }
+static bool with_powersgd(const dsc_engine *e) { return e->config.own.hook.kind == DSC_HOOK_POWERSGD; }
 
 dsc_status dsc_engine_check_carried(const dsc_engine *engine, dsc_error *err)
 {
@@ -250,6 +251,7 @@ dsc_status dsc_engine_check_carried(const dsc_engine *engine, dsc_error *err)
     } excluded[] = { { with_stages, "dsc.grid.pipeline" },
                      { with_mics, "zero_optimization.mics_shard_size" },
                      { with_signs, "optimizer.type" },
+                     { with_powersgd, "dsc.communication_hook.type" },
                      { with_pairs, "dsc.dpo" } };
     for (size_t i = 0; i < DSC_COUNT(excluded); i++)
         if (excluded[i].is_used(engine))

@@ -109,6 +109,7 @@ static const conflict conflicts[] = {
     { DSC_ID_HOOK_TYPE, chosen, DSC_ID_COMPRESSION, chosen, false, two_packings },
     { DSC_ID_HOOK_TYPE, chosen, DSC_ID_QUANTIZED_GRADIENTS, on, false, two_packings },
     { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_OPTIMIZER_TYPE, compresses_signs, false, momentum_packed },
+    { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_QUOTA, set, true, "every rank's compression error counts the same" },
     { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_ZERO_STAGE, partitioned, true,
       "every rank needs the sums of whole matrices: stage 0 works" },
     { DSC_ID_HOOK_TYPE, powersgd, DSC_ID_REPRODUCIBLE, world_size, false, "each rank has its own compression error" },
