@@ -6,8 +6,6 @@
 
 enum { WIDE = 4 }; /* vectors of channels whose sums stay in registers */
 
-V16_INLINE v16 rounded(v16 x, dsc_dtype dtype) { return dtype == DSC_F32 ? x : round_half(x, dtype); }
-
 /* Calls with `width` vectors of which the last has `left` channels: constants where there are 64 channels. */
 #define FOR_GROUPS(channels, call)                                                                                     \
     do {                                                                                                               \
@@ -100,8 +98,8 @@ V16_INLINE v16 normalized(const channel *of, v16 x) { return v16_mul(v16_sub(x, 
 
 V16_INLINE v16 before_activation(const channel *of, v16 h, const void *add, int64_t i, int64_t left, dsc_dtype dtype)
 {
-    const v16 z = rounded(v16_add(v16_mul(h, of->weight), of->bias), dtype);
-    return add != NULL ? rounded(v16_add(z, v16_load(add, i, left, dtype)), dtype) : z;
+    const v16 z = v16_rounded(v16_add(v16_mul(h, of->weight), of->bias), dtype);
+    return add != NULL ? v16_rounded(v16_add(z, v16_load(add, i, left, dtype)), dtype) : z;
 }
 
 /* ---- forward ---- */
@@ -153,7 +151,7 @@ V16_INLINE v16 gradient_of(const dsc_batch_norm_bwd_args *a, const channel *of, 
     if (kind < 0)
         return d;
     const v16 z = before_activation(of, h, a->add, i, left, dtype);
-    return rounded(v16_mul(d, activation_slope((dsc_activation)kind, z)), dtype);
+    return v16_rounded(v16_mul(d, activation_slope((dsc_activation)kind, z)), dtype);
 }
 
 V16_INLINE void sums_group(const dsc_batch_norm_bwd_args *a, int64_t part, int64_t c, int width, int64_t left,

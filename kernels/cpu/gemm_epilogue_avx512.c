@@ -62,9 +62,6 @@ INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, dsc_dtype dtype,
         }
 }
 
-/* x as a number of this dtype. */
-V16_INLINE v16 rounded(v16 x, dsc_dtype dtype) { return dtype == DSC_F32 ? x : dsc_half_trip_avx512(x, dtype); }
-
 #include "kernels/cpu/gemm_epilogue_v16.h"
 
 #include "kernels/cpu/gemm_epilogue_kinds.h"

@@ -1,6 +1,6 @@
 /* gemm_epilogue_v16.h - activations of a tile in cache, and products with their slopes, on 16 lanes. They round where a
  * product and an activation of its own do (gelu_v16.h), and so have the same bits. Included by gemm_epilogue_*.c after
- * the v16 words and rounded(). SPDX-License-Identifier: Apache-2.0 */
+ * the v16 words. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_GEMM_EPILOGUE_V16_H
 #define DSC_KERNELS_CPU_GEMM_EPILOGUE_V16_H
 
@@ -15,7 +15,7 @@ V16_INLINE void activation_part(const dsc_epilogue_tile *t, int64_t r, int64_t c
     v16 x = v16_load(t->x, r * t->ldx + c, left, DSC_F32);
     if (t->kind == DSC_EPILOGUE_BIAS_ACTIVATION && t->bias != NULL)
         x = v16_add(x, v16_load(t->bias, c, left, bias_dtype));
-    x = rounded(x, dtype);
+    x = v16_rounded(x, dtype);
     if (t->aux != NULL)
         v16_store(t->aux, at, left, dtype, x);
     v16_store(t->c, at, left, dtype, activation_value(kind, x));
@@ -36,7 +36,7 @@ V16_INLINE void slope_part(const dsc_epilogue_tile *t, int64_t r, int64_t c, int
                            dsc_activation kind)
 {
     const int64_t at = r * t->ldc + c;
-    const v16 x = rounded(v16_load(t->x, r * t->ldx + c, left, DSC_F32), dtype);
+    const v16 x = v16_rounded(v16_load(t->x, r * t->ldx + c, left, DSC_F32), dtype);
     v16_store(t->c, at, left, dtype, v16_mul(x, activation_slope(kind, v16_load(t->aux, at, left, dtype))));
 }
 

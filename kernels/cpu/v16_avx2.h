@@ -81,6 +81,12 @@ V16_INLINE void v16_store(void *row, int64_t i, int64_t left, dsc_dtype dtype, v
         memcpy((uint16_t *)row + i, part, (size_t)left * sizeof *to);
 }
 
+/* x as a number of this dtype. */
+V16_INLINE v16 v16_rounded(v16 x, dsc_dtype dtype)
+{
+    return dtype == DSC_F32 ? x : (v16) { dsc_half_trip_avx2(x.low, dtype), dsc_half_trip_avx2(x.high, dtype) };
+}
+
 V16_INLINE v16 v16_first(v16 x, v16 other, int64_t left)
 {
     const __m256i ramp = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

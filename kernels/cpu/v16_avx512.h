@@ -68,6 +68,9 @@ V16_INLINE void v16_store(void *row, int64_t i, int64_t left, dsc_dtype dtype, v
         dsc_state_store_half_avx512(to, dsc_mask_avx512(left), x, dtype);
 }
 
+/* x as a number of this dtype. */
+V16_INLINE v16 v16_rounded(v16 x, dsc_dtype dtype) { return dtype == DSC_F32 ? x : dsc_half_trip_avx512(x, dtype); }
+
 /* x in the first `left` lanes, `other` in the rest. */
 V16_INLINE v16 v16_first(v16 x, v16 other, int64_t left)
 {
