@@ -76,11 +76,13 @@ typedef struct dsc_fixed_sum {
 /* Adds the sum of squares of each 1024-element chunk, from x[0] on, to *sum. Lane j (0..15) sums (double)x^2 over
  * elements j, j+16, ... in order with fma(x, x, lane). Lanes are added by the fixed tree ((l0+l8)+(l4+l12)) ... :
  *   for w in 8,4,2,1: l[j] += l[j+w]
- * A last short chunk is padded with zeros. *sum is not cleared first. */
+ * A last short chunk is padded with zeros. *sum is not cleared first. Each x is rounded to `round_dtype` (BF16 or F16;
+ * F32: it is not) before it is squared. */
 typedef struct dsc_sumsq_args {
     const float *x;
     int64_t count;
     dsc_fixed_sum *sum;
+    dsc_dtype round_dtype;
 } dsc_sumsq_args;
 void dsc_fixed_sum_add(dsc_fixed_sum *sum, double value); /* value >= 0 and finite, else counted as nonfinite */
 void dsc_fixed_sum_merge(dsc_fixed_sum *sum, const dsc_fixed_sum *other);

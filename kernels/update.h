@@ -100,6 +100,7 @@ typedef struct dsc_update_scalars {
 } dsc_update_scalars;
 
 /* One step, per element (all fp32, each line one rounding per operation). First, whatever the recipe:
+ *   if (round_dtype != F32) grad = grad as a number of that dtype
  *   g = grad * grad_scale;  if (l2 != 0) g = fma(l2, p, g).
  * ADAMW, Adam too (Loshchilov & Hutter 2019; Kingma & Ba 2015), states m, v:
  *   p = p * decay
@@ -177,6 +178,7 @@ typedef struct dsc_update_args {
     dsc_dtype half_dtype;               /* BF16 or F16 */
     dsc_dtype state_dtype;              /* F32, BF16, or of ADAMW U8 */
     dsc_dtype grad_dtype;               /* F32; on CPUs BF16 too, whose elements are widened */
+    dsc_dtype round_dtype;              /* F32, BF16 or F16: what sums in fp32 are rounded to first */
     union {
         float *absmax[DSC_UPDATE_STATES_U8]; /* U8 states: [ceil(count / DSC_Q8_BLOCK)] read and written */
         /* With master_from: [count] read instead of `state`, of recipes without needs and with at most two states,

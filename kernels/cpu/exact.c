@@ -102,6 +102,24 @@ static void fixed_sum_merge_shared(dsc_fixed_sum *sum, const dsc_fixed_sum *othe
         __atomic_fetch_add(&sum->nonfinite_count, other->nonfinite_count, __ATOMIC_RELAXED);
 }
 
+/* Sums of the chunks from x[0] on; elements are rounded in a copy of a chunk. */
+static void sumsq_rounded(const dsc_exact_ops *ops, double *sums, const float *x, int64_t count, dsc_dtype round_dtype)
+{
+    float chunk[DSC_SUMSQ_CHUNK];
+    for (int64_t start = 0; start < count; start += DSC_SUMSQ_CHUNK) {
+        const int64_t length = dsc_min_i64(DSC_SUMSQ_CHUNK, count - start);
+        const dsc_ordered_reduce_args rounded = { .acc = chunk,
+                                                  .leaf = x + start,
+                                                  .grad_part_count = 1,
+                                                  .count = length,
+                                                  .leaf_dtype = DSC_F32,
+                                                  .wire_dtype = round_dtype,
+                                                  .overwrite = true };
+        ops->ordered_reduce(&rounded, 0, length);
+        ops->sumsq(sums + start / DSC_SUMSQ_CHUNK, chunk, length);
+    }
+}
+
 static void sumsq_blocks(void *ctx, int64_t first, int64_t last)
 {
     const dsc_block_job *job = ctx;
@@ -110,7 +128,10 @@ static void sumsq_blocks(void *ctx, int64_t first, int64_t last)
     for (int64_t block = first; block < last; block++) {
         const int64_t start = block * DSC_BLOCK, count = dsc_blocks_end(job, block + 1) - start;
         double sums[DSC_BLOCK / DSC_SUMSQ_CHUNK];
-        ops_of(job)->sumsq(sums, a->x + start, count);
+        if (a->round_dtype == DSC_F32)
+            ops_of(job)->sumsq(sums, a->x + start, count);
+        else
+            sumsq_rounded(ops_of(job), sums, a->x + start, count, a->round_dtype);
         for (int64_t c = 0; c * DSC_SUMSQ_CHUNK < count; c++)
             dsc_fixed_sum_add(&local, sums[c]);
     }
@@ -119,8 +140,10 @@ static void sumsq_blocks(void *ctx, int64_t first, int64_t last)
 
 static dsc_status sumsq(const void *args, const dsc_cpu_threads *pool, dsc_error *err, const dsc_exact_ops *ops)
 {
-    (void)err;
-    dsc_blocks_run(args, ((const dsc_sumsq_args *)args)->count, pool, ops, sumsq_blocks);
+    const dsc_sumsq_args *a = args;
+    if (!dsc_dtype_computes(a->round_dtype))
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "SUMSQ", "no rounding to dtype %d", (int)a->round_dtype);
+    dsc_blocks_run(a, a->count, pool, ops, sumsq_blocks);
     return DSC_OK;
 }
 

@@ -62,6 +62,9 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", (int)a->state_dtype);
     if (a->grad_dtype != DSC_F32 && a->grad_dtype != DSC_BF16)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no sums of dtype %d", (int)a->grad_dtype);
+    if (!dsc_dtype_computes(a->round_dtype) || (a->grad_dtype == DSC_BF16 && a->round_dtype != DSC_F32))
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no sums of dtype %d that are rounded to dtype %d",
+                        (int)a->grad_dtype, (int)a->round_dtype);
     if (a->master_from != NULL && (dsc_recipes[recipe].needs != DSC_NEEDS_NOTHING || a->state_dtype == DSC_U8 ||
                                    dsc_recipes[recipe].state_count > DSC_UPDATE_STATES_U8))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "its states are updated in place only");

@@ -18,6 +18,11 @@ typedef struct element {
     float p, state[DSC_UPDATE_STATES_MAX], along;
 } element;
 
+static float sum_at(const dsc_update_args *a, int64_t i)
+{
+    return dsc_rounded(dsc_get(a->grad, i, a->grad_dtype), a->round_dtype);
+}
+
 static float gradient(const dsc_update_scalars *s, float sum, float p)
 {
     const float g = sum * s->grad_scale;
@@ -229,7 +234,7 @@ static inline void all(const dsc_update_args *a, int64_t first, int64_t last, re
         element e = { .p = master_from[i], .along = along(a, i) };
         for (int k = 0; k < states; k++)
             e.state[k] = dsc_get(dsc_update_state_from(a, k), i, a->state_dtype);
-        recipe(&s, gradient(&s, dsc_get(a->grad, i, a->grad_dtype), e.p), &e);
+        recipe(&s, gradient(&s, sum_at(a, i), e.p), &e);
         a->master[i] = e.p;
         if (a->state_dtype == DSC_BF16 && states > 0) {
             const uint64_t n = (uint64_t)(a->first + i);
@@ -288,7 +293,7 @@ static void adamw_q8_block(const dsc_update_args *a, int64_t first, int64_t coun
         element e = { .p = a->master[i] };
         for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
             e.state[k] = dsc_q8_tables[k].map[((const uint8_t *)a->state[k])[i]] * a->absmax[k][block];
-        adamw(&a->scalars, gradient(&a->scalars, dsc_get(a->grad, i, a->grad_dtype), e.p), &e);
+        adamw(&a->scalars, gradient(&a->scalars, sum_at(a, i), e.p), &e);
         a->master[i] = e.p;
         for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
             x[k][j] = e.state[k];
@@ -348,7 +353,7 @@ static inline void directions(const dsc_update_args *a, int64_t first, int64_t l
         element e = { .p = a->master[i], .along = along(a, i) };
         for (int k = 0; k < states; k++)
             e.state[k] = dsc_get(a->state[k], i, a->state_dtype);
-        a->direction[i] = direction(&a->scalars, gradient(&a->scalars, dsc_get(a->grad, i, a->grad_dtype), e.p), &e);
+        a->direction[i] = direction(&a->scalars, gradient(&a->scalars, sum_at(a, i), e.p), &e);
     }
 }
 

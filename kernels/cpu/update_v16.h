@@ -201,7 +201,9 @@ V16_INLINE v16 along_16(const dsc_update_args *a, int64_t i, int64_t left, dsc_r
 
 V16_INLINE v16 sum_16(const dsc_update_args *a, int64_t i, int64_t left)
 {
-    return a->grad_dtype == DSC_F32 ? v16_load(a->grad, i, left, DSC_F32) : v16_load(a->grad_bf16, i, left, DSC_BF16);
+    if (a->grad_dtype != DSC_F32)
+        return v16_load(a->grad_bf16, i, left, DSC_BF16);
+    return v16_rounded(v16_load(a->grad, i, left, DSC_F32), a->round_dtype);
 }
 
 V16_INLINE void put_f32(const lanes *s, float *to, int64_t i, int64_t left, v16 x)

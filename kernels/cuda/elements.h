@@ -56,6 +56,19 @@ template <> struct element<half_bits> {
     static __device__ __forceinline__ half_bits from(float x) { return to_f16(x); }
 };
 
+/* x as numbers of this dtype, which is the same for all threads. */
+template <int W> __device__ __forceinline__ void round_to(float (&x)[W], dsc_dtype dtype)
+{
+    if (dtype == DSC_BF16)
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            x[j] = to_f32(to_bf16(x[j]));
+    else if (dtype == DSC_F16)
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            x[j] = to_f32(to_f16(x[j]));
+}
+
 /* Elements of one access. */
 template <int BYTES> struct word;
 template <> struct word<2> { typedef uint16_t type; };

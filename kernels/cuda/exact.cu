@@ -201,7 +201,8 @@ __device__ void fixed_add(limb_word *limb, limb_word *nonfinite_count, double va
 }
 
 /* Lanes q*4 .. q*4+3 of the chunk at x; a short chunk is padded with zeros, which change no sum. */
-template <bool ALIGNED> __device__ void sumsq_lanes(double (&lane)[4], const float *x, int64_t count, int q)
+template <bool ALIGNED>
+__device__ void sumsq_lanes(double (&lane)[4], const float *x, int64_t count, int q, dsc_dtype round_dtype)
 {
 #pragma unroll 8
     for (int i = q * 4; i < DSC_SUMSQ_CHUNK; i += 16) {
@@ -213,6 +214,7 @@ template <bool ALIGNED> __device__ void sumsq_lanes(double (&lane)[4], const flo
             for (int j = 0; j < 4; j++)
                 if (i + j < count)
                     v[j] = x[i + j];
+        round_to(v, round_dtype);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const double value = static_cast<double>(v[j]);
@@ -221,7 +223,8 @@ template <bool ALIGNED> __device__ void sumsq_lanes(double (&lane)[4], const flo
     }
 }
 
-template <bool ALIGNED> __global__ void sumsq_kernel(dsc_fixed_sum *sum, const float *x, int64_t count)
+template <bool ALIGNED>
+__global__ void sumsq_kernel(dsc_fixed_sum *sum, const float *x, int64_t count, dsc_dtype round_dtype)
 {
     __shared__ limb_word limb[DSC_FIXED_LIMBS + 1]; /* the last one counts Inf and NaN */
     for (int i = static_cast<int>(threadIdx.x); i <= DSC_FIXED_LIMBS; i += SUMSQ_THREADS)
@@ -232,7 +235,7 @@ template <bool ALIGNED> __global__ void sumsq_kernel(dsc_fixed_sum *sum, const f
     const int q = static_cast<int>(threadIdx.x % 4);
     double lane[4] = { 0, 0, 0, 0 };
     if (start < count)
-        sumsq_lanes<ALIGNED>(lane, x + start, count - start, q);
+        sumsq_lanes<ALIGNED>(lane, x + start, count - start, q, round_dtype);
 #pragma unroll
     for (int width = 2; width >= 1; width /= 2) /* lanes 8 and 4 apart are threads 2 and 1 apart */
 #pragma unroll
@@ -313,16 +316,19 @@ dsc_status dsc_cuda_run_ADD(const dsc_cuda_launch *at, const void *args, dsc_err
     return DSC_OK;
 }
 
-dsc_status dsc_cuda_run_SUMSQ(const dsc_cuda_launch *at, const void *args, dsc_error *)
+dsc_status dsc_cuda_run_SUMSQ(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_sumsq_args *a = static_cast<const dsc_sumsq_args *>(args);
     DSC_ASSERT(a->count >= 0);
+    DSC_TRY(dtype_check("SUMSQ", a->round_dtype, err));
     if (a->count == 0)
         return DSC_OK;
     const unsigned blocks = grid_size(dsc_div_ceil(a->count, static_cast<int64_t>(SUMSQ_CHUNKS) * DSC_SUMSQ_CHUNK));
     if (is_aligned(a->x))
-        DSC_CUDA_LAUNCH(sumsq_kernel<true>, blocks, SUMSQ_THREADS, 0, at->stream, a->sum, a->x, a->count);
+        DSC_CUDA_LAUNCH(sumsq_kernel<true>, blocks, SUMSQ_THREADS, 0, at->stream, a->sum, a->x, a->count,
+                        a->round_dtype);
     else
-        DSC_CUDA_LAUNCH(sumsq_kernel<false>, blocks, SUMSQ_THREADS, 0, at->stream, a->sum, a->x, a->count);
+        DSC_CUDA_LAUNCH(sumsq_kernel<false>, blocks, SUMSQ_THREADS, 0, at->stream, a->sum, a->x, a->count,
+                        a->round_dtype);
     return DSC_OK;
 }

@@ -234,6 +234,7 @@ template <class Recipe, class Half, class State> struct update_op {
     float *master;
     State *state[DSC_UPDATE_STATES_MAX];
     const float *grad;
+    dsc_dtype round_dtype;
     known beside;
     Half *param_half;
     uint64_t seed, stream;
@@ -261,6 +262,7 @@ template <class Recipe, class Half, class State> struct update_op {
         float p[W], g[W], along[W] = {}, kept[W], x[W][HELD] = {};
         load<W>(p, master + i);
         load<W>(g, grad + i);
+        round_to(g, round_dtype);
         beside.take<static_cast<int>(Recipe::ALONG)>(along, i);
 #pragma unroll
         for (int k = 0; k < Recipe::STATES; k++) {
@@ -295,6 +297,7 @@ template <class Recipe, class State> struct direction_op {
     const float *master;
     const State *state[2];
     const float *grad;
+    dsc_dtype round_dtype;
     float *direction;
     known beside;
     dsc_update_scalars s;
@@ -304,6 +307,7 @@ template <class Recipe, class State> struct direction_op {
         float p[W], g[W], along[W] = {}, first[W] = {}, second[W] = {};
         load<W>(p, master + i);
         load<W>(g, grad + i);
+        round_to(g, round_dtype);
         if (static_cast<int>(Recipe::STATES) > 0)
             load<W>(first, state[0] + i);
         if (static_cast<int>(Recipe::STATES) > 1)
@@ -327,8 +331,9 @@ template <class Recipe, class State> void directions(const dsc_cuda_launch *at, 
 {
     const direction_op<Recipe, State> op = {
         a->master,    { static_cast<const State *>(a->state[0]), static_cast<const State *>(a->state[1]) },
-        a->grad,      a->direction,
-        beside_of(a), a->scalars
+        a->grad,      a->round_dtype,
+        a->direction, beside_of(a),
+        a->scalars
     };
     each<4>(at, op, a->count,
             is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) && is_aligned(a->grad) &&
@@ -338,10 +343,10 @@ template <class Recipe, class State> void directions(const dsc_cuda_launch *at, 
 template <class Recipe, class Half, class State> void update(const dsc_cuda_launch *at, const dsc_update_args *a)
 {
     const update_op<Recipe, Half, State> op = { a->master,
-                                                { static_cast<State *>(a->state[0]),
-                                                  static_cast<State *>(a->state[1]),
+                                                { static_cast<State *>(a->state[0]), static_cast<State *>(a->state[1]),
                                                   static_cast<State *>(a->state[2]) },
                                                 a->grad,
+                                                a->round_dtype,
                                                 beside_of(a),
                                                 reinterpret_cast<Half *>(a->param_half),
                                                 a->seed,
@@ -422,6 +427,7 @@ template <class Half> struct q8_step {
     uint8_t *state[2];
     float *absmax[2];
     const float *grad;
+    dsc_dtype round_dtype;
     Half *param_half;
     int64_t count;
     dsc_update_scalars s;
@@ -471,6 +477,7 @@ template <class Half> struct q8_step {
                 continue;
             load<W>(p[c], master + at);
             load<W>(g[c], grad + at);
+            round_to(g[c], round_dtype);
             word[0][c] = *reinterpret_cast<const typename codes<W>::word *>(state[0] + at);
             word[1][c] = *reinterpret_cast<const typename codes<W>::word *>(state[1] + at);
         }
@@ -522,6 +529,7 @@ template <class Half> void update_q8(const dsc_cuda_launch *at, const dsc_update
                                { static_cast<uint8_t *>(a->state[0]), static_cast<uint8_t *>(a->state[1]) },
                                { a->absmax[0], a->absmax[1] },
                                a->grad,
+                               a->round_dtype,
                                reinterpret_cast<Half *>(a->param_half),
                                a->count,
                                a->scalars };
@@ -546,7 +554,7 @@ dsc_status places_check(const dsc_update_args *a, const char *name, dsc_error *e
 {
     if (a->grad_dtype != DSC_F32 || a->master_from != NULL)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "a GPU updates states in place, from sums in fp32");
-    return DSC_OK;
+    return dtype_check(name, a->round_dtype, err);
 }
 
 dsc_status states_check(const dsc_update_args *a, const char *name, dsc_error *err)

@@ -2,6 +2,7 @@
  * any NaN), and the reference must be what exact.h says within a bound counted from its roundings. u = 2^-24.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/rng.h"
+#include "kernels/scalar.h"
 #include "tests/checkkern/ck_exact.h"
 
 #include <math.h>
@@ -360,8 +361,10 @@ static void verify_sumsq(const void *args)
     long double sum = 0;
     for (int64_t c = 0; c < a->count; c += DSC_SUMSQ_CHUNK) {
         long double chunk = 0;
-        for (int64_t i = c; i < a->count && i < c + DSC_SUMSQ_CHUNK; i++)
-            chunk += (long double)a->x[i] * a->x[i];
+        for (int64_t i = c; i < a->count && i < c + DSC_SUMSQ_CHUNK; i++) {
+            const long double x = dsc_rounded(a->x[i], a->round_dtype);
+            chunk += x * x;
+        }
         if (isfinite((double)chunk))
             sum += chunk;
         else
@@ -381,9 +384,13 @@ static void check_sumsq(void)
 {
     static const int64_t more[] = { 1024, 2048, 4096, 5000, 8192, 65536 + 1024 };
     for (size_t l = 0; l < CK_LENGTHS + DSC_COUNT(more); l++)
-        for (int is_wild = 0; is_wild < 2; is_wild++) {
+        for (int kind = 0; kind < 6; kind++) {
+            static const dsc_dtype roundings[] = { DSC_F32, DSC_BF16, DSC_F16 };
+            const bool is_wild = kind % 2 == 1;
+            const dsc_dtype rounding = roundings[kind / 2];
             const int64_t n = l < CK_LENGTHS ? ck_lengths[l] : more[l - CK_LENGTHS];
-            if (!ck_case("sumsq n=%lld%s", (long long)n, is_wild ? " wild" : ""))
+            if (!ck_case("sumsq n=%lld%s%s%s", (long long)n, is_wild ? " wild" : "",
+                         rounding == DSC_F32 ? "" : " rounded to ", rounding == DSC_F32 ? "" : ck_dtype_text(rounding)))
                 continue;
             float *x = ck_buf(CK_IN, DSC_F32, n, "x");
             dsc_fixed_sum *sum = ck_buf(CK_INOUT, DSC_U8, sizeof *sum, "sum");
@@ -397,7 +404,7 @@ static void check_sumsq(void)
                     if (ck_random() % 4096 == 0)
                         x[i] = ck_random() % 2 == 0 ? (float)NAN : -INFINITY;
             }
-            const dsc_sumsq_args args = { .x = x, .count = n, .sum = sum };
+            const dsc_sumsq_args args = { .x = x, .count = n, .sum = sum, .round_dtype = rounding };
             ck_kernel(DSC_KERNEL_SUMSQ, &args, sizeof args, verify_sumsq);
         }
 }

@@ -2,6 +2,7 @@
  * and the reference must be what update.h says within a bound counted from its roundings. u = 2^-24.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/rng.h"
+#include "kernels/scalar.h"
 #include "tests/checkkern/ck_exact.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ typedef struct near { double x, off; } near;
 static near gradient(const dsc_update_args *a, int64_t i, double p0)
 {
     const dsc_update_scalars *s = &a->scalars;
-    const double scaled = ck_get(a->grad, i) * (double)s->grad_scale;
+    const double scaled = (double)dsc_rounded((float)ck_get(a->grad, i), a->round_dtype) * (double)s->grad_scale;
     const double g = scaled + (double)s->l2 * p0;
     return (near){ g, u * (fabs(scaled) + (s->l2 != 0 ? fabs(g) : 0)) + 0x1p-149 };
 }
@@ -437,6 +438,13 @@ static int64_t cols_of(int64_t n, int step)
     return step % 3 == 0 ? 5 : step % 3 == 1 ? 19 : dsc_max_i64(1, n / 3 + 7);
 }
 
+/* Numbers that the sums are rounded to before anything else. */
+static dsc_dtype rounding_of(int64_t n, int step)
+{
+    static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
+    return dtypes[(n + step) % 3];
+}
+
 /* copy: F32 for none. */
 static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wild, int64_t rounded)
 {
@@ -445,12 +453,17 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
     char position[40] = "";
     if (rounds)
         snprintf(position, sizeof position, " bf16 states at %lld", (long long)rounded);
-    if (!ck_case("%s n=%lld step=%d %s copy%s%s%s", dsc_recipes[current].name, (long long)n, step, ck_dtype_text(copy),
-                 l2 != 0 ? " l2" : "", is_wild ? " wild" : "", position))
+    if (!ck_case("%s n=%lld step=%d %s copy %s sums%s%s%s", dsc_recipes[current].name, (long long)n, step,
+                 ck_dtype_text(copy), ck_dtype_text(rounding_of(n, step)), l2 != 0 ? " l2" : "", is_wild ? " wild" : "",
+                 position))
         return;
-    dsc_update_args args = { .count = n, .half_dtype = copy, .state_dtype = state_dtype,
+    dsc_update_args args = { .count = n,
+                             .half_dtype = copy,
+                             .state_dtype = state_dtype,
+                             .round_dtype = rounding_of(n, step),
                              .seed = UINT64_C(0x9e3779b97f4a7c15),
-                             .stream = dsc_rng_stream(DSC_RNG_TEST, (uint32_t)step), .first = rounds ? rounded : 0,
+                             .stream = dsc_rng_stream(DSC_RNG_TEST, (uint32_t)step),
+                             .first = rounds ? rounded : 0,
                              .scalars = scalars_of(step, 0.01f, l2, l2 == 0 ? 0.1f : 0) };
     float *p = args.master = ck_buf(CK_INOUT, DSC_F32, n, "master"), *g = ck_buf(CK_IN, DSC_F32, n, "grad");
     args.grad = g;
@@ -504,7 +517,10 @@ static void check_direction(int64_t n, dsc_dtype state_dtype, float l2, int step
     if (!ck_case("%s direction n=%lld step=%d %s states%s", dsc_recipes[current].name, (long long)n, step,
                  ck_dtype_text(state_dtype), l2 != 0 ? " l2" : ""))
         return;
-    dsc_update_args args = { .count = n, .half_dtype = DSC_BF16, .state_dtype = state_dtype,
+    dsc_update_args args = { .count = n,
+                             .half_dtype = DSC_BF16,
+                             .state_dtype = state_dtype,
+                             .round_dtype = rounding_of(n, step + 1),
                              .scalars = scalars_of(step, 0.01f, l2, 0.1f) };
     float *p = args.master = ck_buf(CK_IN, DSC_F32, n, "master"), *g = ck_buf(CK_IN, DSC_F32, n, "grad");
     args.grad = g;

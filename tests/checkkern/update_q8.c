@@ -168,6 +168,7 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, numbers ki
     dsc_update_args a = buffers_of(n, copy);
     float *g = ck_buf(CK_IN, DSC_F32, n, "grad");
     a.grad = g;
+    a.round_dtype = kind == USUAL ? DSC_BF16 : kind == WILD ? DSC_F16 : DSC_F32;
     a.scalars = scalars_of(step, l2);
     ck_normal(a.master, 0, 0.5);
     ck_normal(g, 0, 0.1);
