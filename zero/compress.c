@@ -249,7 +249,7 @@ static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *a
 /* Rounding errors of the part's elements from `from` on. */
 static float *errors_of(const dsc_zero *zero, const dsc_grad_part *part, const float *from)
 {
-    const char *base = (const char *)dsc_grad_part_base(zero, part);
+    const char *base = (const char *)dsc_grad_part_base(zero, part, zero->pass);
     if (!zero->o.grad_part_errors)
         return NULL;
     DSC_ASSERT(from >= (const float *)(const void *)base);

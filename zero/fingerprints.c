@@ -62,7 +62,7 @@ dsc_status dsc_fingerprints_add_part(dsc_zero *zero, const dsc_grad_part *part, 
     if ((f->watched & DSC_FINGERPRINTS_PARTS) == 0)
         return DSC_OK;
     const dsc_fingerprint_args args = { .sum = (uint64_t *)f->on_device.ptr + part->group,
-                                        .x = (const uint32_t *)(const void *)dsc_grad_part_base(zero, part),
+                                        .x = (const uint32_t *)(const void *)dsc_grad_part_base(zero, part, zero->pass),
                                         .word_count = zero->o.layout->group[part->group].padded };
     return DSC_RUN(zero->stream.reduce, FINGERPRINT, &args, err);
 }

@@ -29,7 +29,7 @@ dsc_status dsc_grad_hooks_before_send(dsc_zero *zero, const dsc_grad_part *part,
                              .group = part->group,
                              .micro_step = micro_step,
                              .count = zero->o.layout->group[part->group].padded,
-                             .values = dsc_grad_part_base(zero, part) };
+                             .values = dsc_grad_part_base(zero, part, zero->pass) };
     DSC_ASSERT(micro_step >= 0);
     if (zero->hooks.before_send == NULL)
         return DSC_OK;

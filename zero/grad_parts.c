@@ -93,6 +93,27 @@ static void list_parts(dsc_zero *zero)
     *first = zero->parts.count;
 }
 
+/* The first part of a single rank's sum on the device needs no copy. Readers of the sum round it to the wire dtype, or
+ * the next part is added to it. Passes of an optimizer do not round what they read. */
+static bool begins_sum(const dsc_zero *zero, const dsc_grad_part *part)
+{
+    const bool is_last = dsc_grad_part_is_last(zero, part) && zero->pass_count == 1;
+    const bool by_pass = dsc_recipes[dsc_group_recipe(zero, part->group)].needs != DSC_NEEDS_NOTHING;
+    return dsc_grad_part_is_first(part) && zero->world_size == 1 && zero->o.replica_count <= 1 &&
+           !zero->o.world_size_reproducible && zero->o.quant_grad_parts == DSC_QUANT_NONE &&
+           zero->o.sum_dtype == DSC_F32 && zero->o.signs.kind == DSC_ONEBIT_NEVER && zero->o.power_sgd.rank == 0 &&
+           !dsc_state_store_is_used(zero) && !dsc_host_update_is_used(zero) && !(is_last && by_pass && zero->o.wire_dtype != DSC_F32);
+}
+
+static void find_begins(dsc_zero *zero)
+{
+    for (int32_t i = 0; i < zero->parts.count; i++) {
+        dsc_grad_part *part = &zero->parts.part[i];
+        part->begins_sum = begins_sum(zero, part);
+        part->slot = part->begins_sum && zero->pass_count == 1 ? -1 : 0;
+    }
+}
+
 /* ---- offloaded sums ---- */
 
 /* Offsets of the buffers that hold a module's sums while a micro-batch group adds to them one micro-batch at a time.
@@ -177,11 +198,11 @@ static void plan_after(dsc_zero *zero, dsc_grad_part *part)
     for (int32_t back = 1; back <= zero->parts.count; back++) { /* the last one is itself, a pass before */
         const dsc_grad_part *before = &zero->parts.part[(index + zero->parts.count - back) % zero->parts.count];
         const dsc_grad_part *last = dsc_grad_part_last_of_run(zero, before);
-        int64_t needed = shared_end(zero, before, part);
+        int64_t needed = before->slot >= 0 ? shared_end(zero, before, part) : 0;
         if (needed == 0)
             continue;
         for (const dsc_grad_part *of = before; of-- > zero->parts.part && dsc_grad_part_last_of_run(zero, of) == last;)
-            needed = dsc_max_i64(needed, shared_end(zero, of, part));
+            needed = of->slot >= 0 ? dsc_max_i64(needed, shared_end(zero, of, part)) : needed;
         part->after = before->slot;
         for (part->after_mark = 0; dsc_grad_part_mark_end(zero, before, part->after_mark) < needed;)
             part->after_mark++;
@@ -211,11 +232,15 @@ static void plan_marks(dsc_zero *zero)
     for (int32_t i = 0; i < zero->parts.count; i++) {
         const dsc_grad_part *part = &zero->parts.part[i];
         const int64_t slice = zero->o.layout->group[part->group].slice;
+        if (part->slot < 0)
+            continue;
         zero->parts.slot[part->slot].mark_count =
             (int32_t)dsc_min_i64(DSC_GRAD_PART_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, part)));
         DSC_ASSERT(zero->parts.slot[part->slot].mark_count >= 1);
     }
     for (int32_t i = 0; i < zero->parts.count; i++) {
+        if (zero->parts.part[i].slot < 0)
+            continue;
         plan_after(zero, &zero->parts.part[i]);
         zero->parts.part[i].holds_sum = holds_sum(zero, &zero->parts.part[i]);
     }
@@ -292,7 +317,8 @@ static dsc_status assign_slots(dsc_zero *zero, int64_t use_count, dsc_error *err
     for (int64_t i = 0; i < use_count * SLOT_CLASSES; i++)
         slot_of_class[i] = -1;
     for (int32_t i = 0; i < zero->parts.count; i++)
-        zero->parts.part[i].slot = window_of(zero, windows, &zero->parts.part[i], slot_of_class);
+        if (zero->parts.part[i].slot >= 0)
+            zero->parts.part[i].slot = window_of(zero, windows, &zero->parts.part[i], slot_of_class);
     const dsc_need slots = slot_need(zero);
     DSC_TRY_OUT(dsc_needs_plan_and_open(&zero->needs, &slots, 1, err));
     zero->grad_part_bytes = dsc_window_spread(windows, zero->parts.slot_count, zero->o.overlap ? REUSE_DELAY_MAX : 0);
@@ -300,7 +326,8 @@ static dsc_status assign_slots(dsc_zero *zero, int64_t use_count, dsc_error *err
     for (int32_t p = 0; p < zero->parts.slot_count; p++)
         zero->parts.slot[p].offset = windows[p].offset;
     for (int32_t i = 0; i < zero->parts.count; i++)
-        zero->parts.slot[zero->parts.part[i].slot].last_grad_part = i;
+        if (zero->parts.part[i].slot >= 0)
+            zero->parts.slot[zero->parts.part[i].slot].last_grad_part = i;
     plan_marks(zero);
 out:
     dsc_alloc_free(alloc, slot_of_class);
@@ -354,6 +381,7 @@ dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *er
     for (int64_t i = 0; i < parts; i++)
         zero->parts.of_use[i] = -1;
     list_parts(zero);
+    find_begins(zero);
     DSC_ASSERT(zero->parts.count <= parts);
     if (!zero->o.world_size_reproducible)
         chain_staged_sums(zero);
@@ -407,7 +435,8 @@ dsc_status dsc_grad_parts_open(dsc_zero *zero, dsc_error *err)
     for (int32_t i = 0; i < zero->parts.count; i++)
         if (zero->parts.part[i].holds_sum) {
             DSC_ASSERT(zero->group[zero->parts.part[i].group].sums.last == NULL); /* one part holds a group's sum */
-            zero->group[zero->parts.part[i].group].sums.last = dsc_grad_part_base(zero, &zero->parts.part[i]);
+            zero->group[zero->parts.part[i].group].sums.last =
+                dsc_grad_part_base(zero, &zero->parts.part[i], zero->pass_count - 1);
         }
     return DSC_OK;
 }

@@ -7,12 +7,14 @@
 #include "zero/offload/speculative_update.h"
 #include "zero/zero.h"
 
-static dsc_status is_finite(dsc_zero *zero, const float *x, int64_t count, bool *finite, dsc_error *err)
+static dsc_status is_finite(dsc_zero *zero, int32_t g, const float *x, int64_t count, bool *finite, dsc_error *err)
 {
     dsc_fixed_sum *on_device = zero->buf.sum.ptr, *mine = &((dsc_fixed_sum *)zero->buf.sums.ptr)[zero->o.rank];
     DSC_ASSERT(count > 0);
     DSC_ASSERT((zero->o.rank + 1) * (int64_t)sizeof *mine <= zero->buf.sums.bytes);
-    const dsc_sumsq_args args = { .x = x, .count = count, .sum = on_device };
+    const dsc_sumsq_args args = {
+        .x = x, .count = count, .sum = on_device, .round_dtype = dsc_zero_sum_rounding(zero, g)
+    };
     DSC_TRY(dsc_fill_zero(zero->stream.reduce, on_device, (int64_t)sizeof *on_device, err));
     DSC_TRY(DSC_RUN(zero->stream.reduce, SUMSQ, &args, err));
     DSC_TRY(dsc_copy(zero->stream.reduce, mine, on_device, (int64_t)sizeof *mine, err));
@@ -34,7 +36,7 @@ static dsc_status find_in(dsc_zero *zero, int32_t g, const float *sums, int64_t 
         bool finite = true;
         const int64_t length = dsc_layout_span(&layout->tensor[t], first, count, &in_tensor);
         if (length > 0)
-            DSC_TRY(is_finite(zero, sums + (layout->tensor[t].offset + in_tensor - first), length, &finite, err));
+            DSC_TRY(is_finite(zero, g, sums + (layout->tensor[t].offset + in_tensor - first), length, &finite, err));
         if (!finite)
             *tensor = t;
     }

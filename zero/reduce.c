@@ -1,10 +1,10 @@
 /* reduce.c - gradient parts to owners: the order of the sum, and the location of sums meanwhile.
  *
  * Owners add parts in rank order, micro-step after micro-step, uses of a tied parameter in backward order. grad_parts.c
- * plans their slots until then. For sums that must not depend on W, the parts of a micro-step are kept separate and
- * pushed in index order into a binary counter per use. Level l holds the sum of 2^l neighbouring parts. A rank without
- * a micro-batch in a micro-step takes part in its collectives, and its part is left out of the sums.
- * SPDX-License-Identifier: Apache-2.0 */
+ * plans their slots until then. One rank's first part of a step is made where the sum is. For sums that must not depend
+ * on W, the parts of a micro-step are kept separate and pushed in index order into a binary counter per use. Level l
+ * holds the sum of 2^l neighbouring parts. A rank without a micro-batch in a micro-step takes part in its collectives,
+ * and its part is left out of the sums. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "zero/compress.h"
@@ -62,12 +62,12 @@ static dsc_status add_gap(dsc_zero *zero, dsc_zero_ranges_args *gaps, int64_t fi
 
 /* Points the module's gradients into one part and zeroes all elements without a gradient. These are padding, gaps, and
  * in a part of a shared group every tensor that this module does not use. */
-static dsc_status open_part(dsc_zero *zero, const dsc_grad_part *part, float **grad, dsc_error *err)
+static dsc_status open_part(dsc_zero *zero, const dsc_grad_part *part, int64_t pass, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[part->group];
     const int32_t first_param = layout->module_first_param[part->module];
-    float *base = dsc_grad_part_base(zero, part);
+    float *base = dsc_grad_part_base(zero, part, pass);
     dsc_zero_ranges_args gaps = { .x = base };
     int64_t covered = 0;
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
@@ -93,6 +93,7 @@ static dsc_status open_part(dsc_zero *zero, const dsc_grad_part *part, float **g
 dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
+    const int64_t pass = micro_step / zero->o.micro_batch_group;
     const int32_t mb = (int32_t)(micro_step % zero->o.micro_batch_group);
     DSC_ASSERT(zero->state == DSC_ZERO_ACCUMULATING);
     DSC_ASSERT(module >= 0);
@@ -109,9 +110,10 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
         const dsc_grad_part *part = &zero->parts.part[i];
         DSC_ASSERT(part->module == module);
         DSC_ASSERT(part->mb == mb);
-        DSC_TRY(dsc_zero_after_exchange(zero, zero->stream.reduce, zero->parts.slot[part->after].mark[part->after_mark],
-                                        err));
-        DSC_TRY(open_part(zero, part, grad, err));
+        if (part->slot >= 0)
+            DSC_TRY(dsc_zero_after_exchange(zero, zero->stream.reduce,
+                                            zero->parts.slot[part->after].mark[part->after_mark], err));
+        DSC_TRY(open_part(zero, part, pass, grad, err));
     }
     return DSC_OK;
 }
@@ -203,9 +205,11 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 /* Elements [first, end) of each rank's slice have been read. */
 static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *part, int64_t first, int64_t end, dsc_error *err)
 {
-    const dsc_grad_part_slot *slot = &zero->parts.slot[part->slot];
     DSC_ASSERT(first < end);
     DSC_ASSERT(end <= zero->o.layout->group[part->group].slice);
+    if (part->slot < 0)
+        return DSC_OK;
+    const dsc_grad_part_slot *slot = &zero->parts.slot[part->slot];
     for (int32_t mark = 0; mark < slot->mark_count; mark++)
         if (first < dsc_grad_part_mark_end(zero, part, mark) && dsc_grad_part_mark_end(zero, part, mark) <= end)
             DSC_TRY(dsc_event_record(slot->mark[mark], zero->stream.reduce, err));
@@ -256,7 +260,8 @@ static dsc_status store_sum(dsc_zero *zero, const dsc_grad_part *first, const ds
     if (last->sum_stays_staged)
         return DSC_OK;
     if (!dsc_grad_part_writes_sum(zero, last, cursor->pass)) /* all ranks have read the part's elements there */
-        return dsc_copy(zero->stream.reduce, dsc_grad_part_base(zero, last) + cursor->first, acc, sum->count * 4, err);
+        return dsc_copy(zero->stream.reduce, dsc_grad_part_base(zero, last, cursor->pass) + cursor->first, acc,
+                        sum->count * 4, err);
     if (first->sum_is_staged) {
         DSC_TRY(dsc_grad_tiles_acquire(zero, last->group, cursor, true, sum, err));
         DSC_TRY(dsc_copy(zero->stream.reduce, sum->acc, acc, sum->count * 4, err));
@@ -270,13 +275,39 @@ static const dsc_quota *quota_of(const dsc_zero *zero, int64_t micro_step)
     return dsc_quota_is_full(&zero->o.quota, micro_step) ? NULL : &zero->o.quota;
 }
 
+/* The sum of one rank is the part before, as that was made: both are rounded now, as a wire would have done it. */
+static dsc_status add_to_first(dsc_zero *zero, const float *part, const dsc_sum *sum, dsc_error *err)
+{
+    const dsc_ordered_reduce_args args = { .acc = sum->acc,
+                                           .leaf = sum->acc,
+                                           .leaf_stride_bytes = (intptr_t)part - (intptr_t)sum->acc,
+                                           .grad_part_count = 2,
+                                           .count = sum->count,
+                                           .leaf_dtype = DSC_F32,
+                                           .wire_dtype = zero->o.wire_dtype,
+                                           .overwrite = true };
+    DSC_ASSERT(zero->world_size == 1);
+    return DSC_RUN(zero->stream.reduce, ORDERED_REDUCE, &args, err);
+}
+
 static dsc_status add_part(dsc_zero *zero, const dsc_grad_part *part, int64_t pass, const dsc_sum *sum, dsc_error *err)
 {
     const int64_t micro_step = pass * zero->o.micro_batch_group + part->mb;
+    bool *is_unrounded = &zero->group[part->group].sums.is_unrounded;
+    const float *base = dsc_grad_part_base(zero, part, pass);
     DSC_ASSERT(sum->group == part->group);
     DSC_ASSERT(sum->first + sum->count <= zero->o.layout->group[part->group].slice);
+    if (dsc_grad_part_is_sum(part, pass)) {
+        *is_unrounded = zero->o.wire_dtype != DSC_F32;
+        return pass_marks(zero, part, sum->first, sum->first + sum->count, err);
+    }
+    if (*is_unrounded) {
+        *is_unrounded = false;
+        DSC_TRY(add_to_first(zero, base, sum, err));
+        return pass_marks(zero, part, sum->first, sum->first + sum->count, err);
+    }
     const dsc_reduce_scatter_args args = { .acc = sum->acc,
-                                           .leaf = dsc_grad_part_base(zero, part) + sum->first,
+                                           .leaf = base + sum->first,
                                            .leaf_stride = zero->o.layout->group[part->group].slice,
                                            .count = sum->count,
                                            .wire_dtype = zero->o.wire_dtype,
@@ -286,6 +317,24 @@ static dsc_status add_part(dsc_zero *zero, const dsc_grad_part *part, int64_t pa
     DSC_TRY(dsc_pack_reduce(zero, part, &args, err));
     DSC_TRY(pass_marks(zero, part, sum->first, sum->first + sum->count, err));
     return round_sums(zero, sum->acc, sum->count, err);
+}
+
+/* A function on gradients gets what a wire would have delivered. */
+static dsc_status after_reduce(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    bool *is_unrounded = &zero->group[sum->group].sums.is_unrounded;
+    const dsc_ordered_reduce_args round = { .acc = sum->acc,
+                                            .leaf = sum->acc,
+                                            .grad_part_count = 1,
+                                            .count = sum->count,
+                                            .leaf_dtype = DSC_F32,
+                                            .wire_dtype = zero->o.wire_dtype,
+                                            .overwrite = true };
+    if (*is_unrounded && zero->hooks.after_reduce != NULL) {
+        DSC_TRY(DSC_RUN(zero->stream.reduce, ORDERED_REDUCE, &round, err));
+        *is_unrounded = false;
+    }
+    return dsc_grad_hooks_after_reduce(zero, sum->group, sum->first, sum->acc, sum->count, err);
 }
 
 /* Tile by tile, so that a sum is read and written once for all parts of the run. */
@@ -305,7 +354,7 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
             DSC_TRY(add_part(zero, part, pass, &sum, err));
         if (complete) {
             DSC_TRY(add_replicas(zero, &sum, err));
-            DSC_TRY(dsc_grad_hooks_after_reduce(zero, group, sum.first, sum.acc, sum.count, err));
+            DSC_TRY(after_reduce(zero, &sum, err));
         }
         if (complete && dsc_sum_is_squared_at_once(zero, group))
             DSC_TRY(add_squares(zero, &sum, err));
@@ -327,7 +376,7 @@ static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *part, int6
     DSC_ASSERT(zero->o.stage == 0);
     DSC_ASSERT(sum != NULL);
     const dsc_ordered_reduce_args args = { .acc = sum,
-                                           .leaf = dsc_grad_part_base(zero, part),
+                                           .leaf = dsc_grad_part_base(zero, part, zero->pass),
                                            .grad_part_count = 1,
                                            .count = group->padded,
                                            .leaf_dtype = DSC_F32,
@@ -350,7 +399,7 @@ static dsc_status push_part(dsc_zero *zero, const dsc_grad_part *part, int64_t m
                                      .quota = quota_of(zero, micro_step),
                                      .micro_step = micro_step };
     for (int64_t first = 0; first < slice; first += zero->parts.separate_elements) {
-        args.leaf = dsc_grad_part_base(zero, part) + first;
+        args.leaf = dsc_grad_part_base(zero, part, zero->pass) + first;
         args.count = dsc_min_i64(zero->parts.separate_elements, slice - first);
         DSC_TRY(dsc_pack_reduce(zero, part, &args, err));
         DSC_TRY(pass_marks(zero, part, first, first + args.count, err));
@@ -362,7 +411,7 @@ static dsc_status push_part(dsc_zero *zero, const dsc_grad_part *part, int64_t m
 /* Padding is 0 and stays it. */
 static dsc_status scale_part(dsc_zero *zero, const dsc_grad_part *part, dsc_error *err)
 {
-    const dsc_scale_args args = { .x = dsc_grad_part_base(zero, part),
+    const dsc_scale_args args = { .x = dsc_grad_part_base(zero, part, zero->pass),
                                   .count = zero->o.layout->group[part->group].padded,
                                   .factor = zero->o.grad_part_factor,
                                   .dtype = DSC_F32 };

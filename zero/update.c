@@ -36,7 +36,7 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
         DSC_TRY(dsc_fill_zero(zero->o.compute, on_device, bytes, err));
     zero->sum_started = false;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        dsc_sumsq_args args = { .sum = on_device };
+        dsc_sumsq_args args = { .sum = on_device, .round_dtype = dsc_zero_sum_rounding(zero, g) };
         int64_t first;
         if (dsc_sum_is_squared_at_once(zero, g)) /* or frozen */
             continue;

@@ -51,8 +51,10 @@ bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *part)
     return part->last_use && part->mb == zero->o.micro_batch_group - 1;
 }
 
-float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *part)
+float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *part, int64_t pass)
 {
+    if (dsc_grad_part_is_sum(part, pass))
+        return dsc_zero_own_sum(zero, part->group);
     DSC_ASSERT(part->slot >= 0);
     DSC_ASSERT(part->slot < zero->parts.slot_count);
     return (float *)(void *)((char *)zero->buf.grad_part.ptr + zero->parts.slot[part->slot].offset);

@@ -18,7 +18,8 @@ typedef struct dsc_grad_part {
     bool sum_is_staged;       /* an offloaded sum is on the device already, from the part before */
     bool sum_stays_staged;    /* an offloaded sum stays on the device for the next part */
     bool holds_sum;           /* the sum stays in the memory of the step's last part, until the update has read it */
-    int32_t slot;
+    bool begins_sum;          /* in the first pass of a step the part is made where the group's sum is */
+    int32_t slot;             /* -1: the part is made nowhere else */
     int32_t after, after_mark; /* slot of the part that lay there before, and the mark after which its memory is free */
     int64_t error_at;          /* offset among the errors, in elements */
     float *levels;             /* [level_count][slice] of its use; world-size reproducible sums only */
@@ -52,6 +53,7 @@ typedef struct dsc_group_sums {
     int32_t newest_part; /* used while parts are listed */
     int64_t at;          /* elements of staged_sums before those of the group */
     float *last;         /* the sum of a step that does not go to its file before the update; or NULL */
+    bool is_unrounded;   /* the sum is its first part as that was made, not yet rounded to the wire dtype */
 } dsc_group_sums;
 
 /* Parts from *first to before *end are reduced after this module has made its own part of that micro-batch. */
@@ -66,7 +68,12 @@ bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *part, i
 /* First and last among the parts of a group in a pass. */
 static inline bool dsc_grad_part_is_first(const dsc_grad_part *part) { return part->first_use && part->mb == 0; }
 bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *part);
-/* The slot of a part, from its first element on. */
-float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *part);
+/* The part lies where the group's sum is, so that nothing is added to that. */
+static inline bool dsc_grad_part_is_sum(const dsc_grad_part *part, int64_t pass)
+{
+    return part->begins_sum && pass == 0;
+}
+/* Where a part is made, from its first element on: its slot, or the group's sum. */
+float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *part, int64_t pass);
 
 #endif

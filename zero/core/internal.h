@@ -132,6 +132,12 @@ static inline float *dsc_zero_own_sum(const dsc_zero *zero, int32_t g)
     return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].local_first);
 }
 
+/* Readers of a group's sums round them to this dtype first; F32: they do not. */
+static inline dsc_dtype dsc_zero_sum_rounding(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].sums.is_unrounded ? zero->o.wire_dtype : DSC_F32;
+}
+
 /* Elements of a group whose sums this rank alone knows, from *first of the group on. The sums are on the device. */
 static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, int64_t *first, int64_t *count)
 {

@@ -36,6 +36,7 @@ static void fill_sources(const dsc_zero *zero, const dsc_tile *tile, int64_t at,
         out->grad_dtype = DSC_BF16;
     } else {
         out->grad = tile->grad + at;
+        out->round_dtype = dsc_zero_sum_rounding(zero, tile->group);
     }
     if (tile->master_from == NULL)
         return;
