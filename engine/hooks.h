@@ -1,4 +1,5 @@
-/* hooks.h - communication hooks: the built-in ones, and the host program's (dsc/hooks.h). SPDX-License-Identifier: Apache-2.0 */
+/* hooks.h - communication hooks: the built-in ones, and the host program's (dsc/hooks.h).
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_HOOKS_H
 #define DSC_ENGINE_HOOKS_H
 

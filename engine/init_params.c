@@ -10,6 +10,7 @@
 #include "engine/device.h"
 #include "engine/init_values.h"
 #include "engine/internal.h"
+#include "engine/local_sgd.h"
 #include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
 
@@ -239,6 +240,7 @@ dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_engine_init_packed(engine, err));
     DSC_TRY(dsc_engine_init_buffers(engine, err));
     DSC_TRY(dsc_zero_publish(engine->zero, err));
+    DSC_TRY(dsc_local_sgd_start(engine, err));
     return dsc_stages_share_tied(engine, err);
 }
 

@@ -401,7 +401,8 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
     const dsc_ckpt_uses uses = { .saves = engine->config.own.save[0] != 0,
                                  .loads = engine->config.own.load[0] != 0,
                                  .node_local = engine->config.own.node_local,
-                                 .averages = engine->config.own.ema.enabled };
+                                 .averages = engine->config.own.ema.enabled,
+                                 .outer = engine->config.own.local_sgd.inner_steps > 0 };
     if (engine->zero == NULL || (!uses.saves && !uses.loads))
         return 0;
     const dsc_ckpt_buffers buffers = { engine->buffers.stored, engine->buffers.count };

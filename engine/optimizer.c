@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "engine/internal.h"
+#include "engine/local_sgd.h"
 #include "engine/schedule/schedule.h"
 #include "engine/update.h"
 
@@ -227,7 +228,7 @@ static void compute(const dsc_config *config, double sumsq, double scale, int64_
 void dsc_update_expect(const dsc_engine *engine, dsc_update *out)
 {
     const dsc_config *config = &engine->config;
-    const double divisor = dsc_config_grad_part_divisor(config, engine->quota.now.total, engine->stages.grid.data);
+    const double divisor = dsc_config_grad_part_divisor(config, engine->quota.now.total, dsc_local_sgd_ranks(engine));
     const dsc_engine_progress *at = &engine->progress;
     compute(config, 0, divisor * dsc_engine_sum_divisor(engine), at->update_count + 1, at->lr_override, out);
 }
@@ -241,8 +242,10 @@ dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t parts, 
     DSC_TRY(dsc_stages_add_sums(engine, &sum, err));
     /* Sums that every rank has its own of are each a share; their norm is the root mean square of the ranks' norms. */
     const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->stages.grid.data : 1.0;
-    const double divisor = dsc_config_grad_part_divisor(&engine->config, parts, engine->stages.grid.data) / shares;
+    const double divisor = dsc_config_grad_part_divisor(&engine->config, parts, dsc_local_sgd_ranks(engine)) / shares;
     compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * sum_divisor, update,
             engine->progress.lr_override, out);
-    return dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, out, (int64_t)sizeof *out, 0, NULL, err);
+    dsc_comm *const comm =
+        engine->config.own.local_sgd.inner_steps > 0 ? dsc_engine_shards(engine) : engine->comms.all; /* of a group */
+    return dsc_comm_broadcast(comm, DSC_CHANNEL_CONTROL, out, (int64_t)sizeof *out, 0, NULL, err);
 }

@@ -11,6 +11,7 @@
 #include "engine/experts.h"
 #include "engine/fp8.h"
 #include "engine/hooks.h"
+#include "engine/local_sgd.h"
 #include "offload/tile_buffers.h"
 
 #define PLAN_ALIGN 256
@@ -264,6 +265,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .grad_part_errors = config->own.compression != DSC_QUANT_NONE,
         .signs = dsc_config_signs(config),
         .power_sgd = dsc_hooks_power_sgd(config),
+        .outer = dsc_local_sgd_options(config),
         .fingerprints = dsc_plan_fingerprints(config),
         .gather_fp8 = dsc_plan_gathers_fp8(config, o->world_size),
         .neighbour_count = dsc_plan_neighbours(config, o->data_ranks),

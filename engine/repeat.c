@@ -103,8 +103,8 @@ static dsc_status refuse_rank(const dsc_engine *engine, int32_t part, int32_t su
                         "%s was another one the second time: its hardware is faulty; go on without it from the last "
                         "checkpoint", (long long)step, report->module);
     return DSC_FAIL(err, DSC_ERR_DEVICE, where,
-                    "step %lld was computed twice, all ranks made the same gradients again, and this rank's sum of them "
-                    "was another one: its memory or network is faulty; go on without it from the last checkpoint",
+                    "step %lld was computed twice, all ranks made the same gradients again, and this rank's sum of "
+                    "them was another one: its memory or network is faulty; go on without it from the last checkpoint",
                     (long long)step);
 }
 
@@ -126,8 +126,8 @@ dsc_status dsc_repeat_compare(dsc_engine *engine, double loss, double norm, dsc_
         return refuse_rank(engine, part, sum, err);
     if (!same_bits(loss, repeat->loss) || !same_bits(norm, repeat->norm))
         return DSC_FAIL(err, DSC_ERR_DEVICE, "",
-                        "step %lld was computed twice with the same gradients, and its loss was %.9g and then %.9g: the "
-                        "hardware of a rank is faulty", (long long)(engine->progress.step + 1), repeat->loss, loss);
+                        "step %lld was computed twice with the same gradients, and its loss was %.9g and then %.9g: "
+                        "the hardware of a rank is faulty", (long long)(engine->progress.step + 1), repeat->loss, loss);
     repeat->is_over = true;
     return DSC_OK;
 }

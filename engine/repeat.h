@@ -14,7 +14,7 @@
 
 typedef struct dsc_sample_loss {
     double loss;
-    int64_t sample; /* of the run; -1: none */
+    int64_t sample; /* number in the run; -1: none */
 } dsc_sample_loss;
 
 typedef enum dsc_rank_verdict { DSC_RANK_AGREES, DSC_RANK_PART_DIFFERS, DSC_RANK_SUM_DIFFERS } dsc_rank_verdict;
@@ -30,10 +30,10 @@ typedef struct dsc_rank_report {
 typedef struct dsc_engine_repeat {
     bool is_second; /* the pass that runs repeats the step */
     bool is_over;   /* the step was repeated, with equal bits */
-    double loss, norm; /* of the first pass, as the two below */
+    double loss, norm; /* results of the first pass, as the two below */
     dsc_fixed_sum sum; /* this rank's part of the sum of squares */
     uint32_t requests;
-    dsc_sample_loss worst[DSC_WORST_SAMPLES]; /* of this rank, in the second pass */
+    dsc_sample_loss worst[DSC_WORST_SAMPLES]; /* samples of this rank, in the second pass */
 } dsc_engine_repeat;
 
 /* Whether the step that runs can be computed again: by train_batch, from a data source. */

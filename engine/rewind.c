@@ -6,7 +6,7 @@
 #include "engine/internal.h"
 
 typedef struct rewind_word {
-    int64_t step; /* of the checkpoint; -1: none is old enough */
+    int64_t step; /* number of the checkpoint; -1: none is old enough */
     dsc_status status;
     dsc_error error;
 } rewind_word;

@@ -5,6 +5,7 @@
 #include "engine/device.h"
 #include "engine/init_values.h"
 #include "engine/internal.h"
+#include "engine/local_sgd.h"
 #include "engine/report.h"
 #include "engine/save.h"
 #include "engine/schedule/schedule.h"
@@ -107,6 +108,7 @@ static bool resumed_from(const dsc_engine *engine, const char *dir)
 /* As the run that resumes from here begins. */
 static dsc_status settle_errors(dsc_engine *engine, dsc_error *err)
 {
+    DSC_TRY(dsc_local_sgd_settle(engine, err));
     DSC_TRY(dsc_zero_forget_errors(engine->zero, err));
     const double beta1 = dsc_schedule_beta1(&engine->config, engine->progress.update_count + 1);
     return dsc_zero_settle_signs(engine->zero, beta1, err);
@@ -384,6 +386,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
         engine->progress.loss_scaler = state.loss_scaler;
     if (engine->input.reader != NULL)
         DSC_TRY(dsc_reader_seek(engine->input.reader, engine->progress.step, &engine->input.skips, err));
+    DSC_TRY(dsc_local_sgd_start(engine, err));
     engine->failed = false;
     return DSC_OK;
 }

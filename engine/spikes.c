@@ -73,9 +73,9 @@ static void report(const dsc_engine *engine, const dsc_spike *spike)
         dsc_repeat_describe_samples(engine, samples, sizeof samples);
     dsc_log_printf(&engine->log, DSC_LOG_WARNING, "step %lld is a spike: %s; %s%s; %s",
                    (long long)(engine->progress.step + 1), text,
-                   engine->repeat.is_over ? "computed twice with equal bits, so it is the data; samples with the largest "
-                                            "losses: "
-                                          : "not computed again, as the host program gives its own passes",
+                   engine->repeat.is_over
+                       ? "computed twice with equal bits, so it is the data; samples with the largest losses: "
+                       : "not computed again, as the host program gives its own passes",
                    samples, action_of(engine));
 }
 

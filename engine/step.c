@@ -11,6 +11,7 @@
 #include "engine/device.h"
 #include "engine/fp8.h"
 #include "engine/internal.h"
+#include "engine/local_sgd.h"
 #include "engine/model.h"
 #include "engine/replicas.h"
 #include "engine/report.h"
@@ -421,10 +422,12 @@ void dsc_engine_request(dsc_engine *engine, uint32_t bits)
 
 /* Beside the requests: this rank is at work on a save that was started. */
 #define WORD_SAVING (UINT64_C(1) << 32)
+/* This rank's group has a norm that is not finite; others follow, so that updates have equal numbers. */
+#define WORD_SKIPS (UINT64_C(1) << 33)
 
 /* The step's loss: leaf losses in leaf order over all ranks, in double. Requests travel along: they cost no collective
  * of their own, and all ranks learn of them after the same step. */
-static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests, dsc_error *err)
+static dsc_status step_loss(dsc_engine *engine, bool skips, double *loss, uint64_t *requests, dsc_error *err)
 {
     const int64_t most = engine->config.micro_steps_most, size = engine->place.size;
     const int64_t words = dsc_step_stat_count(&engine->config), first = dsc_engine_first_loss_rank(engine);
@@ -442,7 +445,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     own[DSC_STAT_GPU_BUSY] = gpu.busy_percent;
     own[DSC_STAT_GPU_USED_MB] = gpu.used_mb;
     own[DSC_STAT_GPU_CELSIUS] = gpu.celsius;
-    own[DSC_STAT_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
+    own[DSC_STAT_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0) | (skips ? WORD_SKIPS : 0));
     own[DSC_STAT_WORK_NS] = (double)(engine->times.forward_ns + engine->times.backward_ns);
     own[DSC_STAT_MODULE_NS] = (double)engine->quota.module_ns;
     own[DSC_STAT_DATA_NS] = (double)engine->times.data_wait_ns;
@@ -505,6 +508,7 @@ static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, d
     dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
     engine->progress.update_count++;
     engine->progress.skipped_in_row = 0;
+    DSC_TRY(dsc_local_sgd_after_update(engine, err));
     const bool goes_on = dsc_loss_scaler_next(&engine->config, false, &engine->progress.loss_scaler);
     DSC_ASSERT(goes_on);
     return engine->progress.loss_scaler.scale != scale ? dsc_zero_forget_errors(engine->zero, err) : DSC_OK;
@@ -527,7 +531,8 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     DSC_TRY(dsc_update_decide(engine, engine->zero, engine->quota.now.total, dsc_engine_sum_divisor(engine),
                               engine->progress.update_count + 1, &update, err));
     update.skip = update.skip || engine->counts.all == 0;
-    DSC_TRY(step_loss(engine, &loss, &requests, err));
+    DSC_TRY(step_loss(engine, update.skip, &loss, &requests, err));
+    update.skip = (requests & WORD_SKIPS) != 0;
     DSC_TRY(dsc_replicas_compare(engine, err));
     bool again;
     DSC_TRY(dsc_spikes_judge(engine, loss, &update, &requests, &again, err));

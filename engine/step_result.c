@@ -1,4 +1,4 @@
-/* step_result.c - what a step reports: to the host program, to rank 0's log and to the monitors.
+/* step_result.c - the result of a step, for the host program, rank 0's log and the monitors.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* gradient_hooks.c - functions of a program on gradients on their way between ranks: the gradient of each micro-batch is
- * clipped by its own norm before it is sent, as private training does, and noise could be added to the sum.
+/* gradient_hooks.c - functions of a program on gradients on their way between ranks. The gradient of each micro-batch
+ * is clipped by its own norm before it is sent, as private training does. Noise could be added to the sum.
  *
  *     dsc-launch --num_gpus=2 examples/gradient_hooks TEXT [STEPS]     or alone
  *
@@ -15,7 +15,7 @@
 
 typedef struct facts {
     long long parts, clipped, sums; /* calls of this rank */
-    double squares;                 /* of the slices of the step's sums */
+    double squares;                 /* norm of the slices of the step's sums, squared */
 } facts;
 
 static double norm_of(const float *values, int64_t count)

@@ -9,7 +9,7 @@
 
 /* The part of struct dsc_zero. */
 typedef struct dsc_fingerprints {
-    uint32_t watched;         /* of this step, DSC_FINGERPRINTS_* */
+    uint32_t watched;         /* kinds that this step takes, DSC_FINGERPRINTS_* */
     dsc_buf on_device, host;  /* uint64: parts [group_count], then parameters [group_count][W] */
     bool *is_read;            /* [group_count] the step has the fingerprint of this group's parameters already */
 } dsc_fingerprints;

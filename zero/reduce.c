@@ -219,7 +219,7 @@ static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *part, int64_t 
 /* All parts of this copy of the states are added to a sum; the sums of the other copies follow. */
 static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
-    if (zero->o.replica_count <= 1)
+    if (zero->o.replica_count <= 1 || zero->o.outer.every > 0) /* copies exchange weights instead */
         return DSC_OK;
     DSC_ASSERT(zero->o.replicas != NULL);
     dsc_comm_label_module(zero->o.replicas, 0, zero->o.layout->group[sum->group].module);

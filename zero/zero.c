@@ -21,6 +21,7 @@
 #include "zero/optimizer/power_sgd.h"
 #include "zero/optimizer/sign_compress.h"
 #include "zero/optimizer/trust_ratio.h"
+#include "zero/outer_step.h"
 #include "zero/packed.h"
 #include "zero/reduce.h"
 #include "zero/traffic.h"
@@ -98,6 +99,7 @@ typedef struct zero_parts {
     dsc_average average;
     dsc_power_sgd power_sgd;
     dsc_fingerprints fingerprints;
+    dsc_outer_step outer_step;
     group_parts *group; /* [group_count] */
 } zero_parts;
 _Static_assert(offsetof(zero_parts, zero) == 0, "dsc_zero_close frees the parts by the address of the dsc_zero");
@@ -120,6 +122,7 @@ static dsc_status open_parts(dsc_alloc *alloc, dsc_zero **out, dsc_error *err)
     parts->zero.average = &parts->average;
     parts->zero.power_sgd = &parts->power_sgd;
     parts->zero.fingerprints = &parts->fingerprints;
+    parts->zero.outer_step = &parts->outer_step;
     *out = &parts->zero;
     return DSC_OK;
 }
@@ -248,6 +251,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_hpz_plan(zero);
     dsc_fp8_gather_plan(zero);
     dsc_fingerprints_plan(zero);
+    dsc_outer_step_plan(zero);
     DSC_TRY(dsc_packed_plan(zero, err));
     DSC_TRY(plan_passes(zero, err));
     sum_plan(zero);
@@ -363,6 +367,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_fp8_gather_open(zero, err));
     DSC_TRY(dsc_packed_open(zero, err));
     DSC_TRY(dsc_fingerprints_open(zero, err));
+    DSC_TRY(dsc_outer_step_open(zero, err));
     place_states(zero);
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         DSC_TRY(zero->optimizer[i]->open(zero, err));
@@ -462,6 +467,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_event_close(&zero->event.pass_mark);
     dsc_event_close(&zero->event.compute_mark);
     if (zero->o.device != NULL) {
+        dsc_outer_step_close(zero);
         dsc_fingerprints_close(zero);
         dsc_packed_close(zero);
         dsc_fp8_gather_close(zero);

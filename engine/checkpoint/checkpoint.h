@@ -46,9 +46,10 @@ typedef struct dsc_run_state {
     dsc_dtype compute_dtype, moment_dtype;
     dsc_recipe recipe; /* of the optimizer */
     bool averages;     /* moving averages of the weights are stored */
+    bool outer;        /* momentum of outer steps (dsc.local_sgd) is stored */
     dsc_loss_scaler loss_scaler; /* fp16 only; all zero else, and if it was not saved */
     dsc_skips skips;             /* batches that the run leaves out */
-    dsc_spike_watch spikes;      /* what dsc.spikes compares with; counts 0: nothing */
+    dsc_spike_watch spikes;      /* means that dsc.spikes compares with; counts 0: none */
     bool world_size_reproducible, shuffle;
     char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
     char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
@@ -110,7 +111,7 @@ int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files);
 typedef struct dsc_ckpt_uses {
     bool saves, loads;
     bool node_local; /* as in the context */
-    bool averages;   /* as in dsc_run_state */
+    bool averages, outer; /* as in dsc_run_state */
 } dsc_ckpt_uses;
 int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
                             dsc_recipe recipe, const dsc_ckpt_uses *uses);

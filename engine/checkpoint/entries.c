@@ -41,9 +41,9 @@ static dsc_status add(dsc_ckpt_entries *entries, dsc_ckpt_file file, dsc_ckpt_pl
 }
 
 /* Single bytes come last, so that all other numbers lie where their size divides the offset. */
-static const dsc_ckpt_plane stored[] = { DSC_CKPT_MASTER,  DSC_CKPT_AVERAGE, DSC_CKPT_ABSMAX1, DSC_CKPT_ABSMAX2,
-                                         DSC_CKPT_MOMENT1, DSC_CKPT_MOMENT2, DSC_CKPT_MOMENT3, DSC_CKPT_ROWS,
-                                         DSC_CKPT_COLS,    DSC_CKPT_TENSOR };
+static const dsc_ckpt_plane stored[] = { DSC_CKPT_MASTER,  DSC_CKPT_AVERAGE, DSC_CKPT_OUTER,   DSC_CKPT_ABSMAX1,
+                                         DSC_CKPT_ABSMAX2, DSC_CKPT_MOMENT1, DSC_CKPT_MOMENT2, DSC_CKPT_MOMENT3,
+                                         DSC_CKPT_ROWS,    DSC_CKPT_COLS,    DSC_CKPT_TENSOR };
 _Static_assert(DSC_COUNT(stored) == DSC_CKPT_PLANE_COUNT - 1, "all but the weights");
 
 static dsc_status add_all(dsc_ckpt_entries *entries, const dsc_layout *layout, const dsc_run_state *state,
@@ -182,7 +182,11 @@ int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, d
                             dsc_recipe recipe, const dsc_ckpt_uses *uses)
 {
     const dsc_run_state state = {
-        .compute_dtype = compute_dtype, .moment_dtype = moment_dtype, .recipe = recipe, .averages = uses->averages
+        .compute_dtype = compute_dtype,
+        .moment_dtype = moment_dtype,
+        .recipe = recipe,
+        .averages = uses->averages,
+        .outer = uses->outer,
     };
     const int64_t block_elements = DSC_CKPT_BLOCK_BYTES / 4;
     int64_t planes = 0, prefix_bytes = 0;

@@ -55,9 +55,9 @@ static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *
             return false;
         s->to.shared =
             dsc_ckpt_shared(t->c->zero, plane, dsc_ckpt_zero_tensor(t->c, (int32_t)(tensor - t->c->layout->tensor)));
-    } else if (plane == DSC_CKPT_AVERAGE) {
-        return trainable && t->reader->manifest.state.averages &&
-               dsc_zero_average(t->c->zero, dsc_ckpt_zero_group(t->c, tensor->group), 0) != NULL;
+    } else if (dsc_ckpt_is_beside(plane)) {
+        return trainable && dsc_ckpt_is_saved(&t->reader->manifest.state, plane, true) &&
+               dsc_ckpt_beside(t->c->zero, plane, dsc_ckpt_zero_group(t->c, tensor->group), 0) != NULL;
     } else if (plane != DSC_CKPT_MASTER && !dsc_ckpt_is_absmax(plane)) {
         s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - DSC_CKPT_MOMENT1));
         s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
@@ -96,8 +96,8 @@ static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_pla
         out->first /= DSC_Q8_BLOCK;
         out->count = dsc_div_ceil(out->count, DSC_Q8_BLOCK);
     }
-    if (plane == DSC_CKPT_AVERAGE)
-        out->to.memory = dsc_zero_average(t->c->zero, group, out->to.at);
+    if (dsc_ckpt_is_beside(plane))
+        out->to.memory = dsc_ckpt_beside(t->c->zero, plane, group, out->to.at);
     /* The load has asked for everything that must be there. */
     return dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &out->tensor) != NULL;
 }

@@ -178,6 +178,7 @@ static dsc_status read_skips(const read_ctx *c, const cJSON *root, dsc_skips *sk
             return bad(c, item, "skips");
         skips->skip[skips->count++] = (dsc_skip) { after, batches };
     }
+    DSC_ASSERT(skips->count <= DSC_SKIPS_MAX);
     return DSC_OK;
 }
 
@@ -257,6 +258,8 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
         DSC_TRY(get_text(c, root, "packed_weights", s->packed_hash, sizeof s->packed_hash));
     if (cJSON_GetObjectItemCaseSensitive(root, "averages") != NULL)
         DSC_TRY(get_bool(c, root, "averages", &s->averages));
+    if (cJSON_GetObjectItemCaseSensitive(root, "outer_momentum") != NULL)
+        DSC_TRY(get_bool(c, root, "outer_momentum", &s->outer));
     if (s->compute_dtype == DSC_U8 || (s->moment_dtype == DSC_U8 && s->recipe != DSC_RECIPE_ADAMW))
         return bad(c, NULL, "a precision that its optimizer does not have");
     if (stage > 3 || s->update_count > s->step)

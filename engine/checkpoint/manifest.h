@@ -42,6 +42,7 @@ typedef enum dsc_ckpt_plane {
     DSC_CKPT_ABSMAX1,
     DSC_CKPT_ABSMAX2, /* of the blocks of moments in U8 (kernels/update.h), counted from the tensor's start */
     DSC_CKPT_AVERAGE, /* moving averages of the weights */
+    DSC_CKPT_OUTER,   /* momentum of the outer steps of local SGD */
     DSC_CKPT_PLANE_COUNT
 } dsc_ckpt_plane;
 /* Every rank has all of it, and rank 0 stores it. */
@@ -53,6 +54,17 @@ static inline bool dsc_ckpt_is_shared(dsc_ckpt_plane plane)
 static inline bool dsc_ckpt_is_absmax(dsc_ckpt_plane plane)
 {
     return plane == DSC_CKPT_ABSMAX1 || plane == DSC_CKPT_ABSMAX2;
+}
+/* One fp32 number for each weight, in memory of zero/ that has no view. */
+static inline bool dsc_ckpt_is_beside(dsc_ckpt_plane plane)
+{
+    return plane == DSC_CKPT_AVERAGE || plane == DSC_CKPT_OUTER;
+}
+static inline float *dsc_ckpt_beside(const dsc_zero *zero, dsc_ckpt_plane plane, int32_t group, int64_t first)
+{
+    DSC_ASSERT(dsc_ckpt_is_beside(plane));
+    return plane == DSC_CKPT_AVERAGE ? dsc_zero_average(zero, group, first)
+                                     : dsc_zero_outer_momentum(zero, group, first);
 }
 /* Elements of the tensor for each number of the plane. */
 static inline int64_t dsc_ckpt_elements_each(dsc_ckpt_plane plane)
@@ -94,6 +106,8 @@ static inline bool dsc_ckpt_is_saved(const dsc_run_state *state, dsc_ckpt_plane 
         return trainable && state->moment_dtype == DSC_U8;
     if (plane == DSC_CKPT_AVERAGE)
         return trainable && state->averages;
+    if (plane == DSC_CKPT_OUTER)
+        return trainable && state->outer;
     if (dsc_ckpt_is_shared(plane))
         return trainable && (dsc_recipes[state->recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
     return trainable &&
@@ -109,7 +123,7 @@ static inline bool dsc_ckpt_saved_planes(const dsc_run_state *state, dsc_ckpt_pl
         return false;
     if (plane == DSC_CKPT_ROWS || plane == DSC_CKPT_COLS)
         return dsc_ckpt_is_saved(state, plane, layout->group[tensor->group].matrices);
-    if (plane == DSC_CKPT_TENSOR || plane == DSC_CKPT_AVERAGE || dsc_ckpt_is_absmax(plane))
+    if (plane == DSC_CKPT_TENSOR || dsc_ckpt_is_beside(plane) || dsc_ckpt_is_absmax(plane))
         return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable);
     return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable) &&
            (plane < DSC_CKPT_MOMENT1 || (int)plane - DSC_CKPT_MOMENT1 < dsc_recipes[recipe].state_count);
@@ -124,8 +138,8 @@ static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, dsc_ck
         return plane == DSC_CKPT_ABSMAX1 ? "exp_avg_absmax" : "exp_avg_sq_absmax";
     if (dsc_ckpt_is_shared(plane)) /* transformers' names */
         return plane == DSC_CKPT_ROWS ? "exp_avg_sq_row" : "exp_avg_sq_col";
-    if (plane == DSC_CKPT_AVERAGE)
-        return "ema";
+    if (dsc_ckpt_is_beside(plane))
+        return plane == DSC_CKPT_AVERAGE ? "ema" : "outer_momentum";
     return plane == DSC_CKPT_WEIGHTS  ? ""
            : plane == DSC_CKPT_MASTER ? "master"
                                       : dsc_recipes[state->recipe].state_name[plane - DSC_CKPT_MOMENT1];
@@ -150,6 +164,7 @@ static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, dsc_ckpt_plan
     case DSC_CKPT_ABSMAX1:
     case DSC_CKPT_ABSMAX2:
     case DSC_CKPT_AVERAGE:
+    case DSC_CKPT_OUTER:
     case DSC_CKPT_PLANE_COUNT:
         break;
     }

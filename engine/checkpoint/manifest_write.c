@@ -139,6 +139,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
         put_text(out, "packed_weights", s->packed_hash);
     if (s->averages)
         put_bool(out, "averages", true);
+    if (s->outer)
+        put_bool(out, "outer_momentum", true);
     if (s->gemm_plans != NULL)
         put_plans(out, s->gemm_plans);
     if (s->settings != NULL)

@@ -149,9 +149,9 @@ static bool names_absmax(const dsc_run_state *state, const char *name)
     return names_planes(state, name, DSC_CKPT_ABSMAX1, DSC_CKPT_ABSMAX2);
 }
 
-static bool names_averages(const dsc_run_state *state, const char *name)
+static bool names_beside(const dsc_run_state *state, const char *name)
 {
-    return names_planes(state, name, DSC_CKPT_AVERAGE, DSC_CKPT_AVERAGE);
+    return names_planes(state, name, DSC_CKPT_AVERAGE, DSC_CKPT_OUTER);
 }
 
 static bool same_shape(const dsc_tensor_desc *a, const dsc_tensor_desc *b)
@@ -192,7 +192,7 @@ static dsc_status check_state_shape(const dsc_ckpt_reader *reader, const dsc_saf
     const dsc_run_state *run = &reader->manifest.state;
     DSC_ASSERT(reader->file[DSC_CKPT_MODEL] != NULL);
     for (int plane = DSC_CKPT_MASTER; plane < DSC_CKPT_PLANE_COUNT; plane++) {
-        if ((plane > DSC_CKPT_MOMENT3 && plane != DSC_CKPT_AVERAGE) ||
+        if ((plane > DSC_CKPT_MOMENT3 && !dsc_ckpt_is_beside((dsc_ckpt_plane)plane)) ||
             !dsc_ckpt_is_saved(run, (dsc_ckpt_plane)plane, true))
             continue;
         const char *prefix = dsc_ckpt_plane_name(run, (dsc_ckpt_plane)plane);
@@ -223,7 +223,7 @@ static dsc_status match_tensor(dsc_ckpt_reader *reader, int64_t t, dsc_error *er
                                  : strncmp(tensor->name, master, strlen(master)) == 0    ? DSC_CKPT_MASTER
                                  : names_shared(&reader->manifest.state, tensor->name)   ? DSC_CKPT_ROWS
                                  : names_absmax(&reader->manifest.state, tensor->name)   ? DSC_CKPT_ABSMAX1
-                                 : names_averages(&reader->manifest.state, tensor->name) ? DSC_CKPT_AVERAGE
+                                 : names_beside(&reader->manifest.state, tensor->name) ? DSC_CKPT_AVERAGE
                                                                                          : DSC_CKPT_MOMENT1;
     const dsc_dtype expected = dsc_ckpt_dtype(&reader->manifest.state, plane);
     if (entry == NULL || entry->count != tensor->elements || entry->desc.dtype != tensor->dtype ||

@@ -5,7 +5,11 @@
 
 #include "engine/checkpoint/internal.h"
 
-static int64_t step_of(const char *name) { return strtoll(name + 5, NULL, 10); }
+static int64_t step_of(const char *name)
+{
+    DSC_ASSERT(dsc_ckpt_is_step_name(name));
+    return strtoll(name + 5, NULL, 10);
+}
 
 dsc_status dsc_ckpt_newest_until(const dsc_io *io, dsc_alloc *alloc, const char *dir, int64_t most, int64_t *step,
                                  dsc_error *err)
@@ -13,6 +17,7 @@ dsc_status dsc_ckpt_newest_until(const dsc_io *io, dsc_alloc *alloc, const char 
     char **names = NULL;
     int64_t count = 0;
     *step = -1;
+    DSC_ASSERT(dir[0] != 0);
     if (dsc_io_kind(dir) == DSC_PATH_MISSING)
         return DSC_OK;
     DSC_TRY(dsc_io_list(io, alloc, dir, &names, &count, err));

@@ -30,10 +30,11 @@ static dsc_plane plane_of(const dsc_ckpt_entry *entry, bool trainable)
     case DSC_CKPT_ABSMAX1:
     case DSC_CKPT_ABSMAX2:
     case DSC_CKPT_AVERAGE:
+    case DSC_CKPT_OUTER:
     case DSC_CKPT_PLANE_COUNT:
         break;
     }
-    DSC_ASSERT(!dsc_ckpt_is_absmax(entry->plane) && entry->plane != DSC_CKPT_AVERAGE); /* they have no view */
+    DSC_ASSERT(!dsc_ckpt_is_absmax(entry->plane) && !dsc_ckpt_is_beside(entry->plane)); /* they have no view */
     return entry->dtype == DSC_F32 && trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
 }
 
@@ -151,8 +152,8 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
         const float *absmax = dsc_zero_absmax(s->c->zero, group, entry->plane - DSC_CKPT_ABSMAX1, at);
         return copy_piece(s, to, absmax, block->count * each, err);
     }
-    if (entry->plane == DSC_CKPT_AVERAGE)
-        return copy_piece(s, to, dsc_zero_average(s->c->zero, group, at), block->count * each, err);
+    if (dsc_ckpt_is_beside(entry->plane))
+        return copy_piece(s, to, dsc_ckpt_beside(s->c->zero, entry->plane, group, at), block->count * each, err);
     for (int64_t done = 0, now; done < block->count; done += now) {
         void *from;
         now = block->count - done;
@@ -174,7 +175,7 @@ static bool block_stays(const dsc_ckpt_save_state *s, const dsc_ckpt_block *bloc
 {
     const dsc_ckpt_entry *entry = entry_of(s, block);
     DSC_ASSERT(tensor == &s->c->layout->tensor[entry->tensor]);
-    if (dsc_ckpt_is_shared(entry->plane) || dsc_ckpt_is_absmax(entry->plane) || entry->plane == DSC_CKPT_AVERAGE)
+    if (dsc_ckpt_is_shared(entry->plane) || dsc_ckpt_is_absmax(entry->plane) || dsc_ckpt_is_beside(entry->plane))
         return dsc_device_host_visible(s->c->device);
     return dsc_zero_stays(s->c->zero, dsc_ckpt_zero_group(s->c, tensor->group),
                           plane_of(entry, tensor->spec->trainable));

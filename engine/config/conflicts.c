@@ -37,8 +37,11 @@ static bool world_size(const dsc_config_parse_state *s, int id)
     return dsc_config_choice_or(s, id, DSC_REPRODUCIBLE_PLAN) == DSC_REPRODUCIBLE_WORLD_SIZE;
 }
 
-enum { HOOK_POWERSGD = 3 }; /* of the choices of dsc.communication_hook.type */
-static bool powersgd(const dsc_config_parse_state *s, int id) { return dsc_config_choice_or(s, id, 0) == HOOK_POWERSGD; }
+enum { HOOK_POWERSGD = 3 }; /* place among the choices of dsc.communication_hook.type */
+static bool powersgd(const dsc_config_parse_state *s, int id)
+{
+    return dsc_config_choice_or(s, id, 0) == HOOK_POWERSGD;
+}
 static bool casts(const dsc_config_parse_state *s, int id) { return chosen(s, id) && !powersgd(s, id); }
 
 /* The stage in effect: the old form "zero_optimization": true has no "stage". */

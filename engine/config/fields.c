@@ -468,6 +468,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->lr_linear = dsc_config_choice_or(s, DSC_ID_LR_SCALING, 0) == 1;
     DSC_TRY(check_evaluation(s));
     DSC_TRY(check_saves(s));
+    DSC_TRY(dsc_config_check_local_sgd(s));
     if (!dsc_config_has(s, DSC_ID_TOP_SEED))
         return DSC_OK;
     if (!dsc_config_has(s, DSC_ID_SEED))

@@ -95,6 +95,7 @@ dsc_status dsc_config_states(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_fields(dsc_config_parse_state *s);   /* all other fields, these among them: */
 dsc_status dsc_config_fill_training(dsc_config_parse_state *s); /* optimizer and scheduler */
 dsc_status dsc_config_fill_adafactor(dsc_config_parse_state *s);
+dsc_status dsc_config_check_local_sgd(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_hook(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_spikes(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_lora(dsc_config_parse_state *s);

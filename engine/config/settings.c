@@ -236,6 +236,9 @@ static void put_gradients(setting_lines *lines, const dsc_config *config)
     put_choice(lines, DSC_ID_GRADIENTS, own->gradients == DSC_BF16 ? 1 : 0);
     put_choice(lines, DSC_ID_COMPRESSION, (int)own->compression);
     put_choice(lines, DSC_ID_REDUCE, own->native_sums ? 1 : 0);
+    for (int id = 0; id < DSC_KEY_COUNT && own->local_sgd.inner_steps > 0; id++)
+        if (dsc_config_key_is_in(id, "dsc.local_sgd"))
+            put_field(lines, config, id);
     if (own->hook.kind == DSC_HOOK_POWERSGD) {
         put_choice(lines, DSC_ID_HOOK_TYPE, (int)own->hook.kind);
         put_field(lines, config, DSC_ID_HOOK_RANK);

@@ -11,8 +11,8 @@ static dsc_status check_rewind(dsc_config_parse_state *s)
                                "dsc.save_every");
     if (own->keep_last > 0 && (own->keep_last - 1) * own->save_every < own->spikes.rewind_steps)
         return dsc_config_fail(s, DSC_ID_SPIKES_POLICY, DSC_ERR_CONFIG,
-                               "rewind needs a checkpoint that is %lld steps old, and dsc.keep_last keeps %lld of every "
-                               "%lld steps; keep more, or set a smaller dsc.spikes.rewind_steps",
+                               "rewind needs a checkpoint that is %lld steps old, and dsc.keep_last keeps %lld of "
+                               "every %lld steps; keep more, or set a smaller dsc.spikes.rewind_steps",
                                (long long)own->spikes.rewind_steps, (long long)own->keep_last,
                                (long long)own->save_every);
     return DSC_OK;

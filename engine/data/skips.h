@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define DSC_SKIPS_MAX 64
-#define DSC_SKIP_BATCHES_MAX (INT64_C(1) << 40) /* of one entry: sample numbers stay below 2^63 */
+#define DSC_SKIP_BATCHES_MAX (INT64_C(1) << 40) /* bound of an entry: sample numbers stay below 2^63 */
 
 /* Steps after `after_step` take their samples `batches` batches later. */
 typedef struct dsc_skip {

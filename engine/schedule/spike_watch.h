@@ -1,7 +1,7 @@
 /* spike_watch.h - whether a step's loss or gradient norm is far above those of the steps before.
  *
- * A pure state machine: every rank keeps one and feeds it the same numbers, which have equal bits on all ranks. Mean and
- * variance are those of exponential weights (West 1979, Finch 2009), of a plain mean in the first `window` steps.
+ * A pure state machine: every rank keeps one and feeds it the same numbers, which have equal bits on all ranks. Mean
+ * and variance are those of exponential weights (West 1979, Finch 2009), of a plain mean in the first `window` steps.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_SCHEDULE_SPIKE_WATCH_H
 #define DSC_ENGINE_SCHEDULE_SPIKE_WATCH_H
@@ -23,7 +23,7 @@ typedef struct dsc_spike_watch {
 
 typedef struct dsc_spike {
     bool of_norm;        /* else of the loss */
-    double value, mean;  /* of the steps before */
+    double value, mean;  /* the number, and the mean of the steps before */
     double z;            /* distance in standard deviations */
 } dsc_spike;
 

@@ -7,7 +7,8 @@
  *     dsc_engine_set_gradient_hooks(engine, &hooks, &err);
  *
  * examples/gradient_hooks.c uses them. Hooks run on CPU ranks, at every stage. The gradients of a GPU are not in the
- * host's reach, and the 1-bit optimizers and PowerSGD exchange no gradients: there the call is refused. SPDX-License-Identifier: Apache-2.0 */
+ * host's reach, and the 1-bit optimizers and PowerSGD exchange no gradients: there the call is refused.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_HOOKS_H
 #define DSC_HOOKS_H
 
@@ -27,7 +28,7 @@ typedef struct dsc_gradient_span {
 typedef struct dsc_gradient_info {
     uint32_t struct_bytes;
     int64_t step;       /* optimizer step that is under way, from 1 */
-    int64_t micro_step; /* of the step, from 0; -1: the sum of all */
+    int64_t micro_step; /* number in the step, from 0; -1: the sum of all */
     const char *module; /* that has made the gradient, or whose sum it is; borrowed */
     int32_t group;      /* number for dsc_engine_group */
     int64_t first;      /* element of the group that values[0] belongs to */

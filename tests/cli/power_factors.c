@@ -13,8 +13,8 @@ int main(int argc, char **argv)
     float *values = malloc((size_t)count * sizeof *values);
     if (values == NULL)
         return 3;
-    dsc_rng_normal(strtoull(argv[1], NULL, 10), dsc_rng_stream(DSC_RNG_FACTORS, (uint32_t)atoi(argv[2])), 0, count, 0, 1,
-                   values);
+    const uint64_t stream = dsc_rng_stream(DSC_RNG_FACTORS, (uint32_t)atoi(argv[2]));
+    dsc_rng_normal(strtoull(argv[1], NULL, 10), stream, 0, count, 0, 1, values);
     for (int64_t i = 0; i < count; i++)
         printf("%.9g\n", (double)values[i]);
     free(values);

@@ -23,7 +23,7 @@ STEPS, START, SEED, LR = 40, 3, 7, 0.5
 
 
 def gradients(rank, step):
-    """Of a low rank and noise, other ones on each rank."""
+    """Matrices of a low rank and noise, other ones on each rank."""
     g = torch.Generator().manual_seed(1000 * step + rank)
     common = torch.Generator().manual_seed(99)
     out = []
@@ -41,7 +41,7 @@ def first_factor(program, number, rows, rank):
 
 
 class Bucket:
-    """What the hook reads of a dist.GradBucket."""
+    """The methods of a dist.GradBucket that the hook calls."""
 
     def __init__(self, tensors):
         self.flat = torch.cat([t.reshape(-1) for t in tensors])

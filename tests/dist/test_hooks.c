@@ -1,6 +1,5 @@
-/* test_hooks.c - functions of a program on gradients before they are sent and after they are summed, and PowerSGD inside
- * of a training run. tests/cli/test_power_sgd.sh compares its numbers with PyTorch's. SPDX-License-Identifier: Apache-2.0
- */
+/* test_hooks.c - functions of a program on gradients before they are sent and after they are summed; PowerSGD in a run,
+ * whose numbers tests/cli/test_power_sgd.sh compares with PyTorch's. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,9 +25,9 @@ typedef struct watch {
     int32_t world;
     float part[MICRO_STEPS * RANKS][WATCHED], sum[WATCHED];
     int64_t parts[RANKS], sums[RANKS]; /* calls */
-    float factor;                      /* of every value before it is sent */
+    float factor;                      /* factor of every value before it is sent */
     int32_t failing;                   /* rank whose hook fails; -1: none */
-    const char *refused_by;            /* what set_gradient_hooks names; NULL: it takes them */
+    const char *refused_by;            /* key that set_gradient_hooks names; NULL: it takes them */
 } watch;
 
 typedef struct rank_watch {
@@ -96,7 +95,8 @@ static void run(int32_t world, int32_t stage, const char *own, bool hooked, run_
     char config[1024];
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d,"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"zero_optimization\": {\"stage\": %d},"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}},"
+             " \"zero_optimization\": {\"stage\": %d},"
              " \"dsc\": {\"threads\": 1%s}}",
              MICRO_STEPS, (int)stage, own);
     run_options options = { .steps = STEPS, .before = hooked ? set_hooks : NULL, .user = &seen, .fault_rank = -1 };
@@ -136,7 +136,7 @@ static void test_sums_are_those_of_the_parts_in_order(void **state)
                 assert_memory_equal(&sum, &seen.sum[i], sizeof sum);
             }
             for (int32_t r = 0; r < world; r++) {
-                assert_int_equal(seen.parts[r], STEPS * MICRO_STEPS * 6); /* five modules, and the head's use of a table */
+                assert_int_equal(seen.parts[r], STEPS * MICRO_STEPS * 6); /* the head uses a table of another module */
                 assert_int_equal(seen.sums[r], STEPS * 5);
             }
         }
@@ -195,7 +195,7 @@ static void power_config(int rank, int start, char config[1024])
              MICRO_STEPS, rank, start);
 }
 
-static void test_powersgd_starts_where_it_is_told(void **state)
+static void test_powersgd_starts_at_its_step(void **state)
 {
     char config[1024];
     run_result plain, late, early;
@@ -222,7 +222,7 @@ static void test_powersgd_sends_less_from_planned_memory(void **state)
     expect_ok(&r);
     assert_true(r.tracked_peak <= r.planned + r.planned / 100);
     assert_true(r.tracked_peak >= r.planned - r.planned / 100 - 16384);
-    assert_true(r.wire_bytes < plain.wire_bytes / 4); /* of gradients of two micro-steps and their sums */
+    assert_true(r.wire_bytes < plain.wire_bytes / 4); /* those are gradients of two micro-steps and their sums */
 }
 
 /* A save sets errors and factors back, for the run that goes on too. */
@@ -236,7 +236,8 @@ static void test_powersgd_resumes_with_equal_bits(void **state)
     toy_run(2, config, &(run_options) { .steps = STEPS, .before = run_steps_and_save, .user = &trip, .fault_rank = -1 },
             &through);
     expect_ok(&through);
-    toy_run(2, config, &(run_options) { .steps = STEPS, .before = run_load, .user = saved, .fault_rank = -1 }, &resumed);
+    toy_run(2, config, &(run_options) { .steps = STEPS, .before = run_load, .user = saved, .fault_rank = -1 },
+            &resumed);
     expect_ok(&resumed);
     assert_string_equal(through.hash, resumed.hash);
     cw_remove(saved);
@@ -249,7 +250,7 @@ int main(void)
         cmocka_unit_test(test_changes_before_sending_reach_the_update),
         cmocka_unit_test(test_an_error_of_a_hook_ends_the_step),
         cmocka_unit_test(test_hooks_are_refused_where_no_gradients_travel),
-        cmocka_unit_test(test_powersgd_starts_where_it_is_told),
+        cmocka_unit_test(test_powersgd_starts_at_its_step),
         cmocka_unit_test(test_powersgd_sends_less_from_planned_memory),
         cmocka_unit_test(test_powersgd_resumes_with_equal_bits),
     };

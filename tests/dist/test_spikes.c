@@ -52,9 +52,9 @@ static dsc_status fill(void *user, int64_t first, int64_t count, void *const *ba
 typedef struct fault {
     int32_t rank;
     int64_t step;
-    int32_t pass; /* of the step, from 0; -1: every one */
+    int32_t pass; /* number in the step, from 0; -1: every one */
     bool in_param;
-    int32_t bit; /* of the element's 32 or 16 bits */
+    int32_t bit; /* number of the flipped bit */
 } fault;
 
 static fault planted; /* rank -1: none */
@@ -331,7 +331,7 @@ static void test_a_flipped_gradient_names_its_rank(void **state)
 }
 
 /* A bit of the exponent is a spike, whatever the interval. */
-static void test_a_spike_of_hardware_is_told_from_one_of_data(void **state)
+static void test_a_spike_of_hardware_names_its_rank(void **state)
 {
     static seen of_run;
     spiked_data data = { .spikes = false };
@@ -412,7 +412,7 @@ int main(void)
         cmocka_unit_test(test_rewinds_leave_out_batches),
         cmocka_unit_test(test_a_rewind_without_an_old_checkpoint_goes_on),
         cmocka_unit_test(test_a_flipped_gradient_names_its_rank),
-        cmocka_unit_test(test_a_spike_of_hardware_is_told_from_one_of_data),
+        cmocka_unit_test(test_a_spike_of_hardware_names_its_rank),
         cmocka_unit_test(test_a_flipped_parameter_names_its_rank),
         cmocka_unit_test(test_sound_runs_pass_all_checks),
     };

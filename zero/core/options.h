@@ -56,7 +56,7 @@ typedef struct dsc_zero_swap {
 
 /* PowerSGD (zero/optimizer/power_sgd.h); rank 0: not used. */
 typedef struct dsc_power_sgd_options {
-    int32_t rank;        /* of the approximation of a matrix */
+    int32_t rank;        /* columns of the thin matrices */
     int64_t first;       /* the first update whose gradients are compressed, from 1 */
     double min_rate;     /* a matrix is compressed if its factors, times this, have fewer elements */
 } dsc_power_sgd_options;

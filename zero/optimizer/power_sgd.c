@@ -1,13 +1,14 @@
 /* power_sgd.c - PowerSGD (Vogels, Karimireddy, Jaggi 2019, arXiv:1905.13727), as PyTorch's powerSGD_hook has it.
  *
- * Each rank keeps the sum of its own gradient parts. Before the norm, for each matrix: M = sum + error; P = M Q, added
- * over the ranks; Q = M^T P, added over the ranks; the sum of all ranks becomes P Q^T, and the error M - P Q^T / W. The
- * columns of Q and P are made orthonormal before each product. Q stays for the next update, so that updates continue a power iteration. Vectors,
- * and matrices that would save too little, are added as they are. Afterwards every rank has the same sums.
+ * Each rank keeps the sum of its own gradient parts. Before the norm, M is a matrix of that sum plus the rank's error.
+ * Ranks add P = M Q, and then Q = M^T P. The sum of all ranks becomes P Q^T, and the error M - P Q^T / W. The columns
+ * of Q and P are made orthonormal before each product. Q stays for the next update, so that updates continue a power
+ * iteration. Vectors, and matrices that would save too little, are added as they are. Afterwards all ranks have the
+ * same sums.
  *
- * Products have the bits of kernels/exact_gemm.h, and sums over ranks are in rank order. Errors differ between ranks, so
- * a checkpoint does not have them: a save sets them to 0, and Q to its first values, for the run that goes on and for
- * the one that resumes. Only at stage 0, as each rank needs the sums of whole matrices.
+ * Products have the bits of kernels/exact_gemm.h, and sums over ranks are in rank order. Errors differ between ranks,
+ * and a checkpoint does not have them. So a save sets them to 0 and Q to its first values, for the run that goes on and
+ * for the one that resumes. Only at stage 0, as each rank needs the sums of whole matrices.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/optimizer/power_sgd.h"
 
@@ -26,6 +27,7 @@ static bool is_compressed(const dsc_zero *zero, const dsc_layout_tensor *tensor)
     if (tensor->spec->dim_count < 2)
         return false;
     const int64_t rows = tensor->spec->dim[0], cols = tensor->count / rows;
+    DSC_ASSERT(rows * cols == tensor->count);
     return (double)((rows + cols) * o->rank) * o->min_rate < (double)tensor->count;
 }
 
@@ -53,6 +55,7 @@ static void place(dsc_zero *zero)
         power->q_elements += cols * rank;
         power->error_elements += tensor->count;
     }
+    DSC_ASSERT(power->count <= zero->o.layout->tensor_count);
 }
 
 enum { NEEDS = 6 };
@@ -91,7 +94,7 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-/* Random columns, by the number of the tensor: equal on all ranks, and no rank's result depends on the others' order. */
+/* Random columns, by the number of the tensor: equal on all ranks. */
 static void draw_first_q(const dsc_zero *zero)
 {
     const dsc_power_sgd *power = zero->power_sgd;
@@ -195,6 +198,7 @@ static dsc_status approximate(dsc_zero *zero, const dsc_power_matrix *m, float a
 static dsc_status add_to_error(dsc_zero *zero, const dsc_power_matrix *m, dsc_error *err)
 {
     float *error = error_of(zero, m);
+    DSC_ASSERT(m->error_at + m->rows * m->cols <= zero->power_sgd->error_elements);
     const dsc_add_args args = {
         .to = error, .a = error, .b = sum_of(zero, m->tensor), .count = m->rows * m->cols
     };
@@ -204,6 +208,7 @@ static dsc_status add_to_error(dsc_zero *zero, const dsc_power_matrix *m, dsc_er
 /* Modified Gram-Schmidt of the columns of a matrix, in double. A column that depends on those before becomes 0. */
 static void orthonormalize(float *x, int64_t rows, int32_t rank)
 {
+    DSC_ASSERT(rank >= 1 && rank <= rows);
     for (int32_t i = 0; i < rank; i++) {
         double squares = 0;
         for (int64_t r = 0; r < rows; r++)
@@ -256,6 +261,7 @@ static dsc_status copy_rest(dsc_zero *zero, bool back, dsc_error *err)
         DSC_TRY(dsc_copy(zero->o.compute, back ? sum : at, back ? at : sum, tensor->count * (int64_t)sizeof *at, err));
         at += tensor->count;
     }
+    DSC_ASSERT(at - (float *)zero->power_sgd->rest.ptr == zero->power_sgd->rest_elements);
     return DSC_OK;
 }
 
@@ -263,6 +269,7 @@ static dsc_status exchange_matrices(dsc_zero *zero, dsc_error *err)
 {
     const dsc_power_sgd *power = zero->power_sgd;
     const float share = (float)(1.0 / zero->world_size);
+    DSC_ASSERT(power->count > 0 && zero->world_size > 1);
     DSC_TRY(orthonormalize_all(zero, true, err)); /* the span of its columns counts, and rounding less than before */
     for (int32_t i = 0; i < power->count; i++) {
         DSC_TRY(add_to_error(zero, &power->matrix[i], err));

@@ -15,8 +15,8 @@ typedef struct dsc_power_sgd {
     dsc_power_matrix *matrix; /* [count], at most one for each tensor */
     int32_t count;
     int64_t p_elements, q_elements, error_elements, rest_elements;
-    dsc_buf error;          /* what the approximations of this rank have left out so far */
-    dsc_buf p, q, rest;     /* of all matrices; sums of all other tensors */
+    dsc_buf error;          /* sum of what the approximations of this rank have left out */
+    dsc_buf p, q, rest;     /* factors of all matrices; sums of all other tensors */
     dsc_buf host, first_q;   /* P or Q for the host; Q before the first update */
 } dsc_power_sgd;
 
