@@ -57,8 +57,6 @@ static int64_t apply(const dsc_ext_config *own, dsc_module *modules, int32_t cou
                 specs->trainable = modules[specs->shared_module].params[specs->shared_param].trainable;
             else if (is_frozen(own, specs->name, used))
                 specs->trainable = false;
-            else if (own->moe.bias_speed > 0 && dsc_name_is_router_bias(specs->name))
-                specs->trainable = true, specs->decay = false; /* router_bias.h */
             trainable += specs->trainable;
         }
     }
@@ -118,7 +116,7 @@ dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
     dsc_frozen_model *const frozen = &engine->models.frozen;
     bool used[DSC_CONFIG_TEXTS_MAX] = { false };
     int64_t count = 0;
-    if (own->freeze_count == 0 && own->moe.bias_speed == 0 && !own->freeze_batch_norm)
+    if (own->freeze_count == 0 && !own->freeze_batch_norm)
         return DSC_OK;
     for (int32_t m = 0; m < model->module_count; m++)
         count += model->modules[m].param_count;

@@ -223,7 +223,6 @@ static dsc_status module_gradient(dsc_engine *engine, int32_t m, int32_t mb, dsc
         DSC_TRY(module_forward(engine, m, mb, again == DSC_RECOMPUTE_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD,
                                true, DSC_SPAN_RECOMPUTE, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
-    DSC_TRY(dsc_engine_zero_biases(engine, m, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, mb, true, &ctx);
     ctx.training = true;

@@ -54,10 +54,10 @@ typedef struct dsc_moe_route_fwd_args {
     float *weights;  /* [tokens, top_k] */
     int32_t *chosen; /* [tokens, top_k] */
     const void *logits; /* [tokens, experts] */
-    const void *bias;   /* [experts], NULL: none */
+    const float *bias;  /* [experts], NULL: none */
     int64_t tokens;
     dsc_moe_rule rule;
-    dsc_dtype dtype; /* dtype of logits and bias */
+    dsc_dtype dtype; /* dtype of logits */
 } dsc_moe_route_fwd_args;
 
 /* The gradient of the logits, all of it overwritten. */
@@ -68,7 +68,8 @@ typedef struct dsc_moe_route_bwd_args {
     const int32_t *chosen;
     int64_t tokens;
     dsc_moe_rule rule;
-    dsc_dtype dtype;
+    dsc_dtype dtype;   /* dtype of logits */
+    dsc_dtype d_dtype; /* dtype of d_logits: the same, or a 16-bit one beside logits in F32 */
 } dsc_moe_route_bwd_args;
 
 /* A counting sort. place[i] is the row of slot i = token * top_k + slot, source its inverse. Expert e has the rows

@@ -73,7 +73,8 @@ typedef struct dsc_moe_balance_bwd_args {
     int32_t layers, experts;
     float balance, z; /* factors of the losses, with the loss scale */
     bool by_counted;
-    dsc_dtype dtype;
+    dsc_dtype dtype;   /* dtype of logits */
+    dsc_dtype d_dtype; /* dtype of d_logits: the same, or a 16-bit one beside logits in F32 */
 } dsc_moe_balance_bwd_args;
 
 #ifdef __cplusplus

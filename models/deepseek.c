@@ -16,7 +16,8 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
 
 /* Defaults are those of Hugging Face's configuration classes. */
 #define EXPERT_NAMES                                                                                                   \
-    .router = "mlp.gate", DSC_MOE_EXPERT_NAMES, .whole = DSC_MOE_WHOLE_NAMES("mlp.shared_experts")
+    .router = "mlp.gate", DSC_MOE_EXPERT_NAMES, .whole = DSC_MOE_WHOLE_NAMES("mlp.shared_experts"),                    \
+    .f32_logits = true
 #define MLA_TRAITS                                                                                                     \
     .activation = DSC_SILU, .head_size = 64, .head_size_key = "qk_rope_head_dim", .attention_bias = true,              \
     .rope_neighbours = true
@@ -51,7 +52,7 @@ static const char *const latent_layers[] = { "q_proj",    "q_a_proj", "q_b_proj"
 #define FAMILY(name, table, layers)                                                                                    \
     const dsc_lm_family dsc_##name##_family = {                                                                        \
         DSC_DECODER_FAMILY(#name, table, dsc_moe_config, "norm"), .norm = DSC_NORM_RMS, .read_config = dsc_moe_read,   \
-        .emit_block = emit_block, .lora_layers = layers, .stacked = dsc_moe_stacked, .kept = DSC_MOE_KEPT              \
+        .emit_block = emit_block, .lora_layers = layers, .stacked = dsc_moe_stacked                                    \
     }
 FAMILY(deepseek_v2, v2, latent_layers);
 FAMILY(deepseek_v3, v3, latent_layers);

@@ -66,8 +66,8 @@ static const dsc_moe_traits traits = {
                  .has_head_size = true, .norm_eps = 1e-5, .theta = 500000, .tied = true, .rope_neighbours = true,
                  .read_more = read_more },
     .router = "mlp.gate", DSC_MOE_EXPERT_NAMES, .whole = DSC_MOE_WHOLE_NAMES("mlp.shared_experts"),
-    .bias = "mlp.moe_statics", .bias_row = true
+    .bias = "mlp.moe_statics", .bias_row = true, .f32_logits = true
 };
 
 const dsc_lm_family dsc_ernie4_5_moe_family = { DSC_MOE_FAMILY("ernie4_5_moe", traits),
-                                                .lora_layers = dsc_decoder_lora_layers, .kept = DSC_MOE_KEPT };
+                                                .lora_layers = dsc_decoder_lora_layers };

@@ -279,9 +279,6 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     DSC_TRY(dsc_weights_open(&folder->weights, folder->alloc, folder->dir, err));
     if (folder->weights != NULL && folder->fp8_block[0] > 0)
         DSC_TRY(dsc_weights_find_scales(folder->weights, folder->fp8_block[0], folder->fp8_block[1], err));
-    if (folder->weights != NULL && folder->family->kept != NULL)
-        DSC_TRY(
-            dsc_wrapper_collect(&folder->carried, folder->alloc, folder->family, folder->weights, folder->dir, err));
     if (folder->weights != NULL) {
         dsc_lm_warn_beside(folder->weights, folder->family, folder->warning_lines, sizeof folder->warning_lines);
         dsc_lm_warn_later(folder->weights, folder->family, folder->config, folder->warning_lines,

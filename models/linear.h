@@ -77,6 +77,7 @@ typedef struct dsc_linear_layer {
     int64_t part[DSC_LINEAR_PARTS]; /* their columns of y, whose sum is shape.out */
     int64_t stride;                 /* elements between rows of y and of its gradient; 0: shape.out */
     bool no_dx; /* the gradient of its input is not made */
+    bool f32_out; /* y is in fp32, but not its gradient. Such a layer is not in fp8 */
 } dsc_linear_layer;
 
 /* Products that a module's plan reports. */

@@ -7,7 +7,7 @@
 
 bool dsc_linear_fits_fp8(dsc_linear_layer layer, int64_t rows)
 {
-    return (rows | layer.shape.in | layer.shape.out) % DSC_FP8_UNIT == 0;
+    return !layer.f32_out && (rows | layer.shape.in | layer.shape.out) % DSC_FP8_UNIT == 0;
 }
 
 /* Blocks of an activation or a gradient, or of a weight. */

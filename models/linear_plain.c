@@ -10,6 +10,7 @@ static dsc_gemm_args forward_of(const dsc_linear_layer *layer, int64_t rows, dsc
     dsc_gemm_args args = dsc_linear_forward(layer->shape, rows, dtype, layer->forward);
     args.ldc = stride_of(layer);
     args.activation = layer->activation;
+    args.c_dtype = layer->f32_out ? DSC_F32 : dtype;
     return args;
 }
 

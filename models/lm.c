@@ -76,7 +76,7 @@ static void add_buffer(dsc_lm *lm, const dsc_program_buffer *of)
     DSC_ASSERT(bytes > 0);
     DSC_ASSERT(bytes < NAME_BYTES);
     lm->buffers[lm->buffer_count++] = (dsc_buffer_spec) {
-        .name = text, .kind = of->kind, .count = of->count, .init = of->init, .momentum = of->momentum
+        .name = text, .kind = of->kind, .count = of->count, .init = of->init, .momentum = of->momentum, .row = of->row
     };
 }
 

@@ -172,9 +172,6 @@ typedef struct dsc_lm_family {
     const struct dsc_lm_classifier *token_classifier; /* head for labels of tokens; NULL: none is built */
     const struct dsc_lm_classifier *embedder; /* head for vectors of texts: norm, beside; NULL: none is built */
     bool classifies;                            /* a copy of a family that has that head */
-    /* The end of names of parameters that are never trained: ".e_score_correction_bias". Exports have them in fp32
-     * where the files have them so. NULL: none. */
-    const char *kept;
 } dsc_lm_family;
 
 /* The head of a family that classifies texts. It takes the place of the one that predicts tokens; names are whole. */

@@ -30,7 +30,7 @@ dsc_status dsc_lm_match_buffers(const dsc_weights *weights, const dsc_lm_params 
         if (spec->kind == DSC_BUFFER_STEPS)
             DSC_TRY(check_steps(*source, err));
         else
-            DSC_TRY(dsc_lm_check_tensor(*source, 0, spec->count, err));
+            DSC_TRY(dsc_lm_check_tensor(*source, spec->row ? 1 : 0, spec->count, err));
     }
     return DSC_OK;
 }

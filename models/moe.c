@@ -3,19 +3,15 @@
 
 static const dsc_moe_config *config_of(const dsc_lm_config *base) { return (const dsc_moe_config *)(const void *)base; }
 
-/* The bias stands behind the router's weight. */
+/* A buffer without statistics: the value stays, or the run moves it (dsc.moe.bias_update_speed). */
 static int32_t declare_bias(const dsc_block *block, const dsc_moe_config *config)
 {
-    const bool row = config->traits->bias_row;
-    const int64_t experts = config->rule.experts;
-    const dsc_program_param bias = { .name = config->traits->bias,
-                                     .part = "e_score_correction_bias",
-                                     .dim_count = row ? 2 : 1,
-                                     .dim = { row ? 1 : experts, row ? experts : 0 },
-                                     .init = DSC_INIT_ZEROS,
-                                     .as_stored = true,
-                                     .frozen = true };
-    return bias.name != NULL ? dsc_program_declare(block->program, &bias) : DSC_PROGRAM_NONE;
+    const dsc_program_buffer bias = { .name = config->traits->bias,
+                                      .part = "e_score_correction_bias",
+                                      .kind = DSC_BUFFER_AVERAGE,
+                                      .count = config->rule.experts,
+                                      .row = config->traits->bias_row };
+    return bias.name != NULL ? dsc_program_declare_buffer(block->program, &bias) : DSC_PROGRAM_NONE;
 }
 
 /* An expert that all tokens go to without a weight. */
@@ -40,6 +36,7 @@ int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16
                                              .shape = { .out = config->rule.experts, .out_in = true },
                                              .by_parameter = true,
                                              .as_stored = true, /* as of GPT-OSS: bitsandbytes packs linear layers */
+                                             .f32_out = traits->f32_logits,
                                              .std = block->std };
     const int16_t logits = dsc_program_linear(program, x, &router);
     const dsc_program_experts_args experts = { .activation = config->decoder.activation,

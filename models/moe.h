@@ -21,6 +21,7 @@ typedef struct dsc_moe_traits {
     const char *whole[3];              /* gate, up and down of one that every token goes to whole; NULL: none */
     const char *bias;                  /* of the module with "e_score_correction_bias", for the choice; NULL: none */
     bool bias_row;                     /* which is [1,experts], else [experts] */
+    bool f32_logits;                   /* transformers makes the router's logits in fp32 in any dtype */
     int64_t shared_inner;              /* its width without the key; 0: 5632 */
     bool renormalized_default;         /* without norm_topk_prob */
 } dsc_moe_traits;
@@ -48,7 +49,6 @@ void dsc_moe_emit_block(dsc_program *program, const dsc_lm_config *base, int64_t
     .gate = "mlp.experts.*.gate_proj", .up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"
 #define DSC_MOE_WHOLE_NAMES(name) { name ".gate_proj", name ".up_proj", name ".down_proj" }
 extern const dsc_lm_stacked dsc_moe_stacked[];
-#define DSC_MOE_KEPT ".e_score_correction_bias"
 
 /* mla_config.c: keys of attention by latents. */
 DSC_MUST_USE dsc_status dsc_mla_read(dsc_hf_config *reader, dsc_decoder_config *config, dsc_mla *mla);

@@ -160,6 +160,7 @@ typedef struct dsc_program_buffer {
     dsc_buffer_kind kind;
     int64_t count;
     double init, momentum;
+    bool row; /* as in dsc_buffer_spec */
 } dsc_program_buffer;
 
 /* Ranks that compute the program together, and which of them this one is. count 0: this one alone. */
@@ -172,7 +173,7 @@ typedef struct dsc_program_layer {
     const char *name;
     dsc_linear shape;
     int32_t weight, bias; /* bias: NONE without one */
-    bool out_split, whole, no_adapter, by_parameter;
+    bool out_split, whole, no_adapter, by_parameter, f32_out;
     bool bias_elsewhere; /* another rank adds the bias to its part of a sum */
 } dsc_program_layer;
 
@@ -210,7 +211,7 @@ typedef struct dsc_op_heads {
 /* ROUTER: the rule is at the same place as that of ORDER. */
 typedef struct dsc_op_router {
     dsc_moe_rule rule;
-    int32_t bias; /* the parameter's number; NONE: without */
+    int32_t bias; /* the buffer's number; NONE: without */
 } dsc_op_router;
 
 typedef struct dsc_op_grouped {
@@ -459,6 +460,7 @@ typedef struct dsc_program_linear_args {
     bool by_parameter; /* it has one where its weight is named, and not by the name of the layer */
     bool as_stored;  /* its weight stays as it is beside others in 4 bits */
     bool late_bias;  /* its bias lies behind the other tensors, and its weight beside the next layer's */
+    bool f32_out;    /* y is in fp32, which routers alone read; its gradient has the compute dtype */
     /* With several ranks: the shape is that of this rank's part, by out_split. count 0: all ranks have the whole. */
     dsc_param_part share;
     double std;      /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
@@ -496,7 +498,7 @@ typedef struct dsc_program_experts_args {
     const char *gate, *up, *down; /* "mlp.experts.*.gate_proj" */
     dsc_moe_rule rule;
     bool has_bias;
-    int32_t bias; /* with has_bias: the declared parameter [experts], which is added to scores for the choice alone */
+    int32_t bias; /* with has_bias: the declared buffer [experts], which is added to scores for the choice alone */
     dsc_activation activation;
     int64_t inner;
     double std;

@@ -212,29 +212,11 @@ static dsc_status add_tensor(dsc_wrapper_carried *c, dsc_safetensors_spec *specs
     return add_path(c, dsc_safetensors_path(weight->file), &c->piece[at].path, err);
 }
 
-/* A tensor that runs leave as it is, though the model has it. */
-static bool is_kept(const dsc_lm_family *family, const dsc_weight *weight)
-{
-    const size_t bytes = strlen(weight->name), end = family->kept != NULL ? strlen(family->kept) : 0;
-    return end > 0 && bytes > end && strcmp(weight->name + bytes - end, family->kept) == 0 &&
-           weight->entry->desc.dtype == DSC_F32;
-}
-
-/* Of the two sets, the later one is a checkpoint's, whose tensors go before those of the first. */
-static bool carries(const dsc_lm_family *family, const dsc_weights *const *weights, int32_t set, int64_t i)
-{
-    const dsc_weight *weight = dsc_weights_at(weights[set], i);
-    if (dsc_wrapper_carries(family, weight->name))
-        return true;
-    return is_kept(family, weight) &&
-           (set == 1 || weights[1] == NULL || dsc_weights_find(weights[1], weight->name) == NULL);
-}
-
-static int64_t count_carried(const dsc_lm_family *family, const dsc_weights *const *weights, int32_t set)
+static int64_t count_carried(const dsc_lm_family *family, const dsc_weights *weights)
 {
     int64_t count = 0;
-    for (int64_t i = 0; weights[set] != NULL && i < dsc_weights_count(weights[set]); i++)
-        count += carries(family, weights, set, i);
+    for (int64_t i = 0; weights != NULL && i < dsc_weights_count(weights); i++)
+        count += dsc_wrapper_carries(family, dsc_weights_at(weights, i)->name);
     return count;
 }
 
@@ -253,7 +235,7 @@ static dsc_status fill(dsc_wrapper_carried *c, dsc_safetensors_spec *specs, cons
     int64_t at = 0;
     for (int32_t s = 0; s < 2; s++)
         for (int64_t i = 0; weights[s] != NULL && i < dsc_weights_count(weights[s]); i++)
-            if (carries(family, weights, s, i))
+            if (dsc_wrapper_carries(family, dsc_weights_at(weights[s], i)->name))
                 DSC_TRY(add_tensor(c, specs, at++, dsc_weights_at(weights[s], i), err));
     dsc_error twice = DSC_ERROR_INIT;
     if (dsc_safetensors_plan_open(&c->plan, c->alloc, specs, at, &metadata, 1, &twice) != DSC_OK)
@@ -272,7 +254,7 @@ static dsc_status collect(dsc_wrapper_carried **out, dsc_alloc *alloc, const dsc
     dsc_safetensors_spec *specs = NULL;
     int64_t count = 0;
     for (int32_t s = 0; s < 2; s++)
-        count += count_carried(family, weights, s);
+        count += count_carried(family, weights[s]);
     if (count == 0)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *c, &c, err));

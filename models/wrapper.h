@@ -35,8 +35,7 @@ typedef struct dsc_wrapper_carried {
     int64_t path_count;
     dsc_model_carried model;
 } dsc_wrapper_carried;
-/* From the folder's weights and, in a checkpoint, from DSC_MODEL_CARRIED_FILE; with them those of the family that runs
- * leave as they are. *out is NULL without any; owned. */
+/* From the folder's weights and, in a checkpoint, from DSC_MODEL_CARRIED_FILE. *out is NULL without any; owned. */
 DSC_MUST_USE dsc_status dsc_wrapper_collect(dsc_wrapper_carried **out, dsc_alloc *alloc, const dsc_lm_family *family,
                                             const dsc_weights *weights, const char *dir, dsc_error *err);
 void dsc_wrapper_carried_close(dsc_wrapper_carried **carried); /* safe on NULL */

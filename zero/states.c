@@ -74,61 +74,6 @@ void dsc_zero_kept_params(const dsc_zero *zero, int32_t t, int64_t *first, int64
     *ptr = state->param + (tensor->offset + *first - begin) * zero->param_bytes_each;
 }
 
-#define ADD_CHUNK 256 /* elements in the host's memory at a time */
-
-/* Adds to elements in the memory of the device or the host. */
-static dsc_status add_elements(dsc_zero *zero, float *at, const float *delta, int64_t count, dsc_error *err)
-{
-    float values[ADD_CHUNK];
-    DSC_ASSERT(count >= 0);
-    for (int64_t done = 0, now; done < count; done += now) {
-        now = dsc_min_i64(ADD_CHUNK, count - done);
-        DSC_TRY(dsc_copy(zero->o.compute, values, at + done, now * 4, err));
-        DSC_TRY(dsc_stream_sync(zero->o.compute, err));
-        for (int64_t i = 0; i < now; i++)
-            values[i] += delta[done + i];
-        DSC_TRY(dsc_copy(zero->o.compute, at + done, values, now * 4, err));
-        DSC_TRY(dsc_stream_sync(zero->o.compute, err));
-    }
-    return DSC_OK;
-}
-
-/* A part of the tensor in files: elements [first, end) of the group, of this rank's slice. */
-static dsc_status add_in_files(dsc_zero *zero, int32_t g, int64_t first, int64_t end, const float *delta,
-                               dsc_error *err)
-{
-    const int64_t slice_first = zero->o.layout->group[g].slice * zero->o.rank;
-    DSC_ASSERT(first >= slice_first);
-    DSC_TRY(dsc_zero_sync(zero, err)); /* the last update may still write its tiles, whose buffers a view takes */
-    for (int64_t done = 0, now; done < end - first; done += now) {
-        void *at;
-        now = end - first - done;
-        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first + done - slice_first, &now, true, &at, err));
-        DSC_TRY(add_elements(zero, at, delta + done, now, err));
-    }
-    return dsc_state_store_settle(zero, err);
-}
-
-dsc_status dsc_zero_add_to_master(dsc_zero *zero, int32_t t, const float *delta, dsc_error *err)
-{
-    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-    const dsc_group_state *state = &zero->group[tensor->group];
-    const bool f32 = zero->o.compute_dtype == DSC_F32; /* the parameters are the master weights */
-    const int64_t first = dsc_max_i64(tensor->offset, state->local_first);
-    const int64_t end = dsc_min_i64(tensor->offset + tensor->count, state->local_first + state->local_count);
-    DSC_ASSERT(zero->o.layout->group[tensor->group].trainable);
-    DSC_ASSERT(!zero->o.swap.early_update);
-    if (first >= end)
-        return DSC_OK;
-    delta += first - tensor->offset;
-    if (dsc_in_swap(zero, tensor->group, f32 ? DSC_PLANE_PARAM : DSC_PLANE_MASTER))
-        return add_in_files(zero, tensor->group, first, end, delta, err);
-    const int64_t from = f32 && state->param_whole ? 0 : state->local_first;
-    float *const at = f32 ? (float *)(void *)state->param : state->master;
-    DSC_ASSERT(at != NULL);
-    return add_elements(zero, at + (first - from), delta, end - first, err);
-}
-
 float *dsc_zero_absmax(const dsc_zero *zero, int32_t g, int32_t moment, int64_t first)
 {
     const dsc_group_state *state = &zero->group[g];

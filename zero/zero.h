@@ -169,9 +169,6 @@ float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t tensor, bool col
 /* State numbers of a whole tensor, for recipes with such numbers; written on every rank. */
 float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t tensor);
 void dsc_zero_forget_shared(dsc_zero *zero); /* sets both to 0, if present */
-/* Adds delta[i] to element i of a trainable tensor's master weights, by every rank alike. Between the sums of a step
- * and its update, which then distributes the parameters. Not with early updates, which may have begun. */
-DSC_MUST_USE dsc_status dsc_zero_add_to_master(dsc_zero *zero, int32_t tensor, const float *delta, dsc_error *err);
 /* Collective, after slices were written: converts params from masters (bf16, fp16) and completes states that the stage
  * keeps whole. */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);

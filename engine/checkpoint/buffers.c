@@ -26,6 +26,13 @@ int64_t dsc_ckpt_buffers_bytes(const dsc_ckpt_buffers *buffers)
 
 /* ---- save ---- */
 
+static dsc_tensor_desc average_desc(const dsc_buffer_spec *spec)
+{
+    DSC_ASSERT(!counts_steps(spec));
+    return spec->row ? (dsc_tensor_desc) { .dtype = DSC_F32, .dim_count = 2, .dim = { 1, spec->count } }
+                     : (dsc_tensor_desc) { .dtype = DSC_F32, .dim_count = 1, .dim = { spec->count } };
+}
+
 static dsc_status fill_text(dsc_alloc *alloc, const dsc_ckpt_buffers *buffers, const dsc_safetensors_plan *plan,
                             char **text, dsc_error *err)
 {
@@ -54,7 +61,7 @@ dsc_status dsc_ckpt_buffers_text(dsc_alloc *alloc, const dsc_ckpt_buffers *buffe
         const dsc_buffer_spec *spec = buffers->buffer[b].spec;
         specs[b] = (dsc_safetensors_spec) { .name = spec->name, .desc = { .dtype = DSC_I64, .dim_count = 0 } };
         if (!counts_steps(spec))
-            specs[b].desc = (dsc_tensor_desc) { .dtype = DSC_F32, .dim_count = 1, .dim = { spec->count } };
+            specs[b].desc = average_desc(spec);
     }
     dsc_status status = dsc_safetensors_plan_open(&plan, alloc, specs, buffers->count, &metadata, 1, err);
     if (status == DSC_OK)
@@ -100,14 +107,16 @@ static dsc_status check_entries(const dsc_ckpt_buffer_file *file, const char *pa
     DSC_ASSERT(file->table != NULL);
     for (int64_t i = 0; i < dsc_safetensors_count(file->table); i++) {
         const dsc_safetensors_entry *e = dsc_safetensors_at(file->table, i);
-        const bool average = e->desc.dtype == DSC_F32 && e->desc.dim_count == 1 && e->count >= 1;
+        const bool row = e->desc.dim_count == 2 && e->desc.dim[0] == 1;
+        const bool average = e->desc.dtype == DSC_F32 && (e->desc.dim_count == 1 || row) && e->count >= 1;
         const bool steps = e->desc.dtype == DSC_I64 && e->desc.dim_count == 0;
         elements += e->count;
         if (!average && !steps)
-            return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                            "tensor \"%.200s\" is not a buffer: expected F32 of one dimension, or I64 without any; use "
-                            "another checkpoint",
-                            e->name);
+            return DSC_FAIL(
+                err, DSC_ERR_INPUT, path,
+                "tensor \"%.200s\" is not a buffer: expected F32 of one dimension or one row, or I64 without any; use "
+                "another checkpoint",
+                e->name);
         if (steps && steps_of(file, e) < 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, path, "buffer \"%.200s\" counts %lld steps; use another checkpoint",
                             e->name, (long long)steps_of(file, e));
@@ -192,7 +201,7 @@ void dsc_ckpt_buffer_file_hash(const dsc_ckpt_buffer_file *file, dsc_sha256 *sha
     for (int64_t i = 0; i < dsc_ckpt_buffer_file_count(file); i++) {
         const dsc_safetensors_entry *e = dsc_ckpt_buffer_file_at(file, i);
         const uint32_t dims = (uint32_t)e->desc.dim_count;
-        DSC_ASSERT(dims <= 1);
+        DSC_ASSERT(dims <= 2);
         dsc_sha256_update(sha, e->name, strlen(e->name) + 1);
         dsc_sha256_update(sha, &dims, sizeof dims);
         for (uint32_t d = 0; d < dims; d++)

@@ -1,8 +1,8 @@
 /* buffers.h - the file of a checkpoint that keeps buffers of modules (include/dsc/model.h, dsc_buffer_spec).
  *
- * buffers.safetensors has each buffer under its name: an average as F32 [count], a count of steps as I64 without
- * dimensions, as PyTorch has them. The file is small, and the manifest has the SHA-256 of all its bytes. A checkpoint
- * of a model without buffers has no such file. SPDX-License-Identifier: Apache-2.0 */
+ * buffers.safetensors has each buffer under its name: an average as F32 [count] or [1,count], a count of steps as I64
+ * without dimensions, as PyTorch has them. The file is small, and the manifest has the SHA-256 of all its bytes. A
+ * checkpoint of a model without buffers has no such file. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_BUFFERS_H
 #define DSC_ENGINE_CHECKPOINT_BUFFERS_H
 

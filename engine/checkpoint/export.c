@@ -159,45 +159,12 @@ static dsc_status open_carried(export_job *j, dsc_error *err)
     return dsc_safetensors_open(&j->carried, j->io, j->alloc, path, err);
 }
 
-/* Whether a carried tensor is a weight of the checkpoint as the model's files have it: a run that did not change the
- * weight has it in the compute dtype. */
-static dsc_status is_kept(export_job *j, const dsc_safetensors_entry *weights, bool *out, dsc_error *err)
-{
-    const dsc_safetensors_entry *kept = j->carried != NULL ? dsc_safetensors_find(j->carried, weights->name) : NULL;
-    const dsc_ckpt_manifest_tensor *from = NULL;
-    float *x = NULL;
-    *out = false;
-    if (j->options->averages && dsc_ckpt_reader_find(&j->reader, DSC_CKPT_AVERAGE, weights->name, NULL) != NULL)
-        return DSC_OK;
-    if (kept == NULL || kept->desc.dtype != DSC_F32 || kept->count != weights->count ||
-        dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, weights->name, &from) == NULL || from->block_count != 1)
-        return DSC_OK;
-    DSC_ASSERT(from->elements == weights->count);
-    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, 2 * kept->count, sizeof *x, &x, err));
-    void *const own = x + kept->count;
-    dsc_status status = dsc_safetensors_read_f32(j->carried, kept, 0, kept->count, x, err);
-    if (status == DSC_OK)
-        status = dsc_ckpt_reader_block(&j->reader, j->reader.manifest.block + from->first_block, own, err);
-    *out = status == DSC_OK;
-    for (int64_t i = 0; i < kept->count && *out; i++)
-        *out = dsc_rounded(x[i], from->dtype) == dsc_get(own, i, from->dtype);
-    dsc_alloc_free(j->alloc, x);
-    return status;
-}
-
-/* One that a run has changed goes before the files'. */
 static dsc_status plan_carried(export_job *j, const dsc_safetensors_entry *entry, dsc_error *err)
 {
-    const dsc_safetensors_entry *weights = dsc_safetensors_find(j->reader.file[DSC_CKPT_MODEL], entry->name);
-    bool kept = false;
-    if (weights != NULL && entry->desc.dtype == DSC_F32 && entry->count == weights->count) {
-        DSC_TRY(is_kept(j, weights, &kept, err));
-        if (!kept)
-            return DSC_OK;
-    }
     export_tensor *t = &j->tensor[j->count++];
     DSC_ASSERT(t->from == NULL);
-    if ((weights != NULL && !kept) || entry->desc.dtype == DSC_DTYPE_COUNT)
+    if (dsc_safetensors_find(j->reader.file[DSC_CKPT_MODEL], entry->name) != NULL ||
+        entry->desc.dtype == DSC_DTYPE_COUNT)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->carried), "tensor \"%.200s\" is also a weight, or "
                         "in a dtype that is not written; use another checkpoint", entry->name);
     t->weights = entry;
@@ -236,13 +203,9 @@ static dsc_status plan(export_job *j, dsc_error *err)
     const int64_t most = dsc_safetensors_count(model) * parts + carried + buffers;
     j->dtype = j->options->dtype != DSC_DTYPE_COUNT ? j->options->dtype : usual;
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, most, sizeof *j->tensor, &j->tensor, err));
-    for (int64_t i = 0; i < dsc_safetensors_count(model); i++) {
-        const dsc_safetensors_entry *weights = dsc_safetensors_at(model, i);
-        bool kept = false;
-        DSC_TRY(is_kept(j, weights, &kept, err));
-        if (takes(j, weights->name) && !kept)
-            DSC_TRY(plan_trained(j, weights, err));
-    }
+    for (int64_t i = 0; i < dsc_safetensors_count(model); i++)
+        if (takes(j, dsc_safetensors_at(model, i)->name))
+            DSC_TRY(plan_trained(j, dsc_safetensors_at(model, i), err));
     for (int64_t i = 0; i < carried; i++)
         DSC_TRY(plan_carried(j, dsc_safetensors_at(j->carried, i), err));
     for (int64_t i = 0; i < buffers; i++)

@@ -383,12 +383,6 @@ static dsc_status open_parts(dsc_infer *infer, dsc_error *err)
     float one = 0;
     DSC_TRY(dsc_model_open(&infer->loaded, infer->o.model, &options, err));
     DSC_TRY(dsc_model_check(infer->loaded, err));
-    for (int32_t m = 0; m < infer->loaded->module_count; m++)
-        if (infer->loaded->modules[m].buffer_count > 0 && !infer->o.pictures)
-            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, infer->o.model,
-                            "module %s has buffers, as batch norms have; only an engine runs such a model: evaluate it "
-                            "with train",
-                            infer->loaded->modules[m].name);
     DSC_TRY(check_kind(infer, err));
     DSC_TRY(read_block(infer, 0, 0, 0, 1, &one, err));
     DSC_TRY(find_device(infer, &ops, err));

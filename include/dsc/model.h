@@ -167,6 +167,7 @@ typedef struct dsc_buffer_spec {
     double init;     /* first value of each element; STEPS: a whole number, at least 0 */
     double momentum; /* AVERAGE: 0 to 1; 0: the value stays, as that of a frozen one */
     bool frozen;     /* the value stays, as after model.eval() of PyTorch: there is no statistic, and no step counts */
+    bool row;        /* AVERAGE: files have [1,count], else [count] */
 } dsc_buffer_spec;
 #define DSC_BUFFERS_ELEMENTS_MAX (INT64_C(3) << 20) /* of all buffers of a model together */
 

@@ -22,6 +22,7 @@ static dsc_status route_bwd(const void *args, const dsc_cpu_threads *pool, dsc_e
 {
     const dsc_moe_route_bwd_args *a = args;
     DSC_TRY(check_rule("MOE_ROUTE_BWD", &a->rule, a->dtype, err));
+    DSC_TRY(dsc_range_dtype_check("MOE_ROUTE_BWD", a->d_dtype, err));
     dsc_range_run(pool, a->tokens, dsc_moe_route_bwd_ref, a);
     return DSC_OK;
 }

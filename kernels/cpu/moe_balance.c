@@ -139,7 +139,7 @@ static void add_gradients(const void *args, int64_t first, int64_t last)
         for (int32_t e = 0; e < a->experts; e++) {
             const int64_t at = t * a->experts + e;
             const double d = p[e] * ((double)a->work[e] - mean + (double)a->work[a->experts] * lse);
-            dsc_put(a->d_logits, at, a->dtype, (float)((double)dsc_get(a->d_logits, at, a->dtype) + d));
+            dsc_put(a->d_logits, at, a->d_dtype, (float)((double)dsc_get(a->d_logits, at, a->d_dtype) + d));
         }
     }
 }
@@ -151,6 +151,7 @@ static dsc_status balance_bwd(const void *args, const dsc_cpu_threads *pool, dsc
     DSC_ASSERT(a->layers >= 1);
     DSC_ASSERT(a->samples >= 1 && a->length >= 1);
     DSC_TRY(dsc_range_dtype_check("MOE_BALANCE_BWD", a->dtype, err));
+    DSC_TRY(dsc_range_dtype_check("MOE_BALANCE_BWD", a->d_dtype, err));
     sum_layers(a);
     dsc_range_run(pool, a->samples * a->length, add_gradients, a);
     return DSC_OK;

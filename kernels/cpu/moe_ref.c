@@ -92,7 +92,7 @@ static double divisor_of(const double *score, const int32_t *chosen, const dsc_m
 static void make_choice(const dsc_moe_route_fwd_args *a, const double *score, float *x)
 {
     for (int32_t e = 0; e < a->rule.experts && (a->bias != NULL || a->rule.group_pairs); e++)
-        x[e] = (float)score[e] + (a->bias != NULL ? dsc_get(a->bias, e, a->dtype) : 0);
+        x[e] = (float)score[e] + (a->bias != NULL ? a->bias[e] : 0);
 }
 
 void dsc_moe_route_fwd_ref(const void *args, int64_t first, int64_t last)
@@ -146,7 +146,7 @@ void dsc_moe_route_bwd_ref(const void *args, int64_t first, int64_t last)
             out[chosen[slot]] = rule->score == DSC_MOE_SOFTMAX ? p * (d[slot] - mean) : d[slot] * p * (1 - p);
         }
         for (int32_t e = 0; e < rule->experts; e++)
-            dsc_put(a->d_logits, t * rule->experts + e, a->dtype, (float)out[e]);
+            dsc_put(a->d_logits, t * rule->experts + e, a->d_dtype, (float)out[e]);
     }
 }
 

@@ -47,13 +47,14 @@ template <class T> __device__ score_of score_make(const T *logits, const dsc_moe
 
 /* The choice of a token's experts: by logits, or by scores with a bias. */
 template <class T> struct choice_of {
-    const T *logits, *bias;
+    const T *logits;
+    const float *bias;
     score_of score;
     bool scores;
     __device__ __forceinline__ float at(int32_t e) const
     {
         const float x = to_f32(logits[e]);
-        return scores ? score.at(x) + (bias != nullptr ? to_f32(bias[e]) : 0.0f) : x;
+        return scores ? score.at(x) + (bias != nullptr ? bias[e] : 0.0f) : x;
     }
 };
 
@@ -115,7 +116,7 @@ template <class T> __device__ uint32_t other_groups(const choice_of<T> &choice, 
 
 template <class T>
 __global__ void __launch_bounds__(THREADS) route_fwd_kernel(float *weights, int32_t *chosen, const T *all_logits,
-                                                            const T *bias, int64_t tokens, dsc_moe_rule rule)
+                                                            const float *bias, int64_t tokens, dsc_moe_rule rule)
 {
     const int64_t t = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -142,9 +143,9 @@ __global__ void __launch_bounds__(THREADS) route_fwd_kernel(float *weights, int3
         weights[t * rule.top_k + lane] = (rule.renormalize ? mine / sum : mine) * rule.factor;
 }
 
-template <class T>
+template <class T, class D>
 __global__ void __launch_bounds__(THREADS)
-    route_bwd_kernel(T *d_logits, const float *d_weights, const T *all_logits, const int32_t *all_chosen,
+    route_bwd_kernel(D *d_logits, const float *d_weights, const T *all_logits, const int32_t *all_chosen,
                      int64_t tokens, dsc_moe_rule rule)
 {
     const int64_t t = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
@@ -170,8 +171,15 @@ __global__ void __launch_bounds__(THREADS)
                 out = score.softmax ? x * (of_slot - mean) : of_slot * x * (1.0f - x);
         }
         if (e < rule.experts)
-            d_logits[t * rule.experts + e] = element<T>::from(out);
+            d_logits[t * rule.experts + e] = element<D>::from(out);
     }
+}
+
+template <class T, class D> void route_bwd(const dsc_cuda_launch *at, const dsc_moe_route_bwd_args *a)
+{
+    DSC_CUDA_LAUNCH((route_bwd_kernel<T, D>), grid_size(dsc_div_ceil(a->tokens, WARPS)), THREADS, 0, at->stream,
+                    static_cast<D *>(a->d_logits), a->d_weights, static_cast<const T *>(a->logits), a->chosen,
+                    a->tokens, a->rule);
 }
 
 /* ---- the order of rows ---- */
@@ -371,8 +379,7 @@ dsc_status dsc_cuda_run_MOE_ROUTE_FWD(const dsc_cuda_launch *at, const void *arg
     const unsigned blocks = grid_size(dsc_div_ceil(a->tokens, WARPS));
     DSC_CUDA_FOR_DTYPE(a->dtype, T,
                        DSC_CUDA_LAUNCH((route_fwd_kernel<T>), blocks, THREADS, 0, at->stream, a->weights, a->chosen,
-                                       static_cast<const T *>(a->logits), static_cast<const T *>(a->bias), a->tokens,
-                                       a->rule));
+                                       static_cast<const T *>(a->logits), a->bias, a->tokens, a->rule));
     return DSC_OK;
 }
 
@@ -380,14 +387,15 @@ dsc_status dsc_cuda_run_MOE_ROUTE_BWD(const dsc_cuda_launch *at, const void *arg
 {
     const dsc_moe_route_bwd_args *a = static_cast<const dsc_moe_route_bwd_args *>(args);
     DSC_TRY(dtype_check("MOE_ROUTE_BWD", a->dtype, err));
+    DSC_TRY(dtype_check("MOE_ROUTE_BWD", a->d_dtype, err));
+    DSC_ASSERT(a->d_dtype == a->dtype || a->dtype == DSC_F32);
     DSC_ASSERT(dsc_moe_rule_is_valid(&a->rule));
     if (a->tokens == 0)
         return DSC_OK;
-    const unsigned blocks = grid_size(dsc_div_ceil(a->tokens, WARPS));
-    DSC_CUDA_FOR_DTYPE(a->dtype, T,
-                       DSC_CUDA_LAUNCH((route_bwd_kernel<T>), blocks, THREADS, 0, at->stream,
-                                       static_cast<T *>(a->d_logits), a->d_weights, static_cast<const T *>(a->logits),
-                                       a->chosen, a->tokens, a->rule));
+    if (a->dtype == a->d_dtype)
+        DSC_CUDA_FOR_DTYPE(a->dtype, T, (route_bwd<T, T>(at, a)));
+    else
+        DSC_CUDA_FOR_DTYPE(a->d_dtype, D, (route_bwd<float, D>(at, a)));
     return DSC_OK;
 }
 

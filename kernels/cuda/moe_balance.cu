@@ -171,16 +171,16 @@ __global__ void __launch_bounds__(SUM_THREADS) factors_kernel(const dsc_moe_bala
     }
 }
 
-template <class T>
+template <class T, class D>
 __global__ void __launch_bounds__(THREADS)
-    add_kernel(const dsc_moe_balance_bwd_args a, T *all_d_logits, const T *all_logits)
+    add_kernel(const dsc_moe_balance_bwd_args a, D *all_d_logits, const T *all_logits)
 {
     const int64_t t = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
     if (t >= a.samples * a.length || t % a.length >= a.own.real[t / a.length])
         return;
     const T *logits = all_logits + t * a.experts;
-    T *d_logits = all_d_logits + t * a.experts;
+    D *d_logits = all_d_logits + t * a.experts;
     const softmax_of softmax = softmax_make(logits, a.experts);
     float mean = 0;
     for (int32_t e = lane; e < a.experts; e += 32)
@@ -189,8 +189,14 @@ __global__ void __launch_bounds__(THREADS)
     const float of_lse = a.work[a.experts] * softmax.lse();
     for (int32_t e = lane; e < a.experts; e += 32) {
         const float p = softmax.at(to_f32(logits[e]));
-        d_logits[e] = element<T>::from(to_f32(d_logits[e]) + p * ((a.work[e] - mean) + of_lse));
+        d_logits[e] = element<D>::from(to_f32(d_logits[e]) + p * ((a.work[e] - mean) + of_lse));
     }
+}
+
+template <class T, class D> void add(const dsc_cuda_launch *at, const dsc_moe_balance_bwd_args *a)
+{
+    DSC_CUDA_LAUNCH((add_kernel<T, D>), grid_size(dsc_div_ceil(a->samples * a->length, WARPS)), THREADS, 0, at->stream,
+                    *a, static_cast<D *>(a->d_logits), static_cast<const T *>(a->logits));
 }
 
 } // namespace
@@ -214,12 +220,14 @@ dsc_status dsc_cuda_run_MOE_BALANCE_BWD(const dsc_cuda_launch *at, const void *a
 {
     const dsc_moe_balance_bwd_args *a = static_cast<const dsc_moe_balance_bwd_args *>(args);
     DSC_TRY(dtype_check("MOE_BALANCE_BWD", a->dtype, err));
+    DSC_TRY(dtype_check("MOE_BALANCE_BWD", a->d_dtype, err));
+    DSC_ASSERT(a->d_dtype == a->dtype || a->dtype == DSC_F32);
     DSC_ASSERT(a->experts >= 1 && a->experts <= DSC_MOE_EXPERTS_MAX);
     DSC_ASSERT(a->layers >= 1 && a->samples >= 1 && a->length >= 1);
-    const unsigned blocks = grid_size(dsc_div_ceil(a->samples * a->length, WARPS));
     DSC_CUDA_LAUNCH(factors_kernel, 1, SUM_THREADS, 0, at->stream, *a);
-    DSC_CUDA_FOR_DTYPE(a->dtype, T,
-                       DSC_CUDA_LAUNCH((add_kernel<T>), blocks, THREADS, 0, at->stream, *a,
-                                       static_cast<T *>(a->d_logits), static_cast<const T *>(a->logits)));
+    if (a->dtype == a->d_dtype)
+        DSC_CUDA_FOR_DTYPE(a->dtype, T, (add<T, T>(at, a)));
+    else
+        DSC_CUDA_FOR_DTYPE(a->d_dtype, D, (add<float, D>(at, a)));
     return DSC_OK;
 }

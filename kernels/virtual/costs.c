@@ -334,7 +334,8 @@ static double moe_bytes(dsc_kernel kernel, const void *args)
     }
     case DSC_KERNEL_MOE_ROUTE_BWD: {
         const dsc_moe_route_bwd_args *a = args;
-        return rows_bytes(a->tokens, a->rule.experts, a->dtype, 2);
+        return rows_bytes(a->tokens, a->rule.experts, a->dtype, 1) +
+               rows_bytes(a->tokens, a->rule.experts, a->d_dtype, 1);
     }
     case DSC_KERNEL_MOE_ORDER: {
         const dsc_moe_order_args *a = args; /* each expert's block reads all slots, from the cache */
@@ -362,7 +363,8 @@ static double moe_bytes(dsc_kernel kernel, const void *args)
     }
     case DSC_KERNEL_MOE_BALANCE_BWD: {
         const dsc_moe_balance_bwd_args *a = args;
-        return rows_bytes(a->samples * a->length, a->experts, a->dtype, 3);
+        return rows_bytes(a->samples * a->length, a->experts, a->dtype, 1) +
+               rows_bytes(a->samples * a->length, a->experts, a->d_dtype, 2);
     }
     case DSC_KERNEL_GROUPED_GEMM: {
         const dsc_grouped_gemm_args *a = args;

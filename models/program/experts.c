@@ -156,14 +156,11 @@ static bool is_pattern(const char *name)
     return star != NULL && strchr(star + 1, '*') == NULL;
 }
 
-/* A declared vector, or one row, of a number for each expert. */
+/* A declared buffer of a number for each expert. */
 static bool is_bias(const dsc_program *program, int32_t number, int32_t experts)
 {
-    if (number < 0 || number >= program->param_count)
-        return false;
-    const dsc_program_param *param = &program->param[number];
-    return (param->dim_count == 1 && param->dim[0] == experts) ||
-           (param->dim_count == 2 && param->dim[0] == 1 && param->dim[1] == experts);
+    return number >= 0 && number < program->module_buffer_count &&
+           program->module_buffer[number].kind == DSC_BUFFER_AVERAGE && program->module_buffer[number].count == experts;
 }
 
 static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_moe_rule *rule, const int32_t *bias,
@@ -191,7 +188,7 @@ static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_moe
             "%d, the best of which have an expert for each slot",
             (int)rule->best_groups, (int)rule->groups, (int)experts, (int)top_k, DSC_MOE_GROUPS_MAX);
     else if (bias != NULL && !is_bias(program, *bias, experts))
-        REFUSE(program, "op \"experts\": its bias is parameter %d; expected a declared one of %d elements", (int)*bias,
+        REFUSE(program, "op \"experts\": its bias is buffer %d; expected a declared one of %d elements", (int)*bias,
                (int)experts);
     else if (inner < 1)
         REFUSE(program, "op \"experts\": an inner width of %lld; expected 1 or more", (long long)inner);

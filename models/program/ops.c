@@ -166,7 +166,7 @@ const dsc_op_info dsc_op_infos[DSC_OP_KINDS] = {
     [DSC_OP_ROUTER] = { .name = "router",
                         .launch = dsc_op_run_router,
                         .scratch = dsc_op_router_scratch,
-                        .rule = dsc_rule_one_op,
+                        .rule = dsc_rule_router,
                         .gradients = B(0),
                         .gradient_kind = DSC_OP_ROUTER_BWD,
                         .reads_out = B(1),

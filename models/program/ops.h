@@ -21,6 +21,11 @@ static inline int64_t dsc_exec_elements(const dsc_exec *exec, int16_t value)
     return dsc_exec_rows(exec, value) * dsc_exec_value(exec, value)->columns;
 }
 
+static inline dsc_dtype dsc_exec_dtype(const dsc_exec *exec, int16_t value)
+{
+    return dsc_exec_value(exec, value)->f32 ? DSC_F32 : exec->ctx->dtype;
+}
+
 static inline float *dsc_exec_floats(const dsc_exec *exec, int16_t value)
 {
     return (float *)(void *)dsc_exec_at(exec, value);
@@ -135,6 +140,7 @@ dsc_op_rule dsc_rule_batch_norm, dsc_rule_sample_scale;
 /* One op of the kind's `gradient_kind`; and where the gradient of the output is that of the inputs too. */
 dsc_op_rule dsc_rule_one_op, dsc_rule_pass;
 dsc_op_rule dsc_rule_linear, dsc_rule_norm, dsc_rule_rope, dsc_rule_regroup, dsc_rule_gated, dsc_rule_multiply,
-    dsc_rule_slice, dsc_rule_heads, dsc_rule_prepend, dsc_rule_table, dsc_rule_dispatch, dsc_rule_grouped;
+    dsc_rule_slice, dsc_rule_heads, dsc_rule_prepend, dsc_rule_table, dsc_rule_router, dsc_rule_dispatch,
+    dsc_rule_grouped;
 
 #endif

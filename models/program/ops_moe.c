@@ -54,7 +54,7 @@ static dsc_status tally(dsc_exec *exec, const dsc_op *op)
                                       .length = dsc_exec_rows(exec, op->in[0]) / ctx->batch,
                                       .experts = op->rule.experts,
                                       .top_k = op->rule.top_k,
-                                      .dtype = ctx->dtype };
+                                      .dtype = dsc_exec_dtype(exec, op->in[0]) };
     return DSC_RUN(ctx->stream, MOE_TALLY, &args, exec->err);
 }
 
@@ -77,7 +77,8 @@ static dsc_status add_losses(dsc_exec *exec, const dsc_op *op)
                                             .balance = (float)ctx->experts->balance * ctx->loss_scale,
                                             .z = (float)ctx->experts->z * ctx->loss_scale,
                                             .by_counted = !ctx->pairs,
-                                            .dtype = ctx->dtype };
+                                            .dtype = dsc_exec_dtype(exec, op->in[2]),
+                                            .d_dtype = dsc_exec_dtype(exec, op->out[0]) };
     return DSC_RUN(ctx->stream, MOE_BALANCE_BWD, &args, exec->err);
 }
 
@@ -86,10 +87,10 @@ dsc_status dsc_op_run_router(dsc_exec *exec, const dsc_op *op)
     const dsc_moe_route_fwd_args args = { .weights = dsc_exec_floats(exec, op->out[0]),
                                           .chosen = ints_at(exec, op->out[1]),
                                           .logits = dsc_exec_at(exec, op->in[0]),
-                                          .bias = op->router.bias >= 0 ? exec->ctx->param[op->router.bias] : NULL,
+                                          .bias = op->router.bias >= 0 ? exec->ctx->buffer[op->router.bias] : NULL,
                                           .tokens = dsc_exec_rows(exec, op->in[0]),
                                           .rule = op->rule,
-                                          .dtype = exec->ctx->dtype };
+                                          .dtype = dsc_exec_dtype(exec, op->in[0]) };
     DSC_TRY(DSC_RUN(exec->ctx->stream, MOE_ROUTE_FWD, &args, exec->err));
     return tally(exec, op);
 }
@@ -102,7 +103,8 @@ dsc_status dsc_op_run_router_bwd(dsc_exec *exec, const dsc_op *op)
                                           .logits = dsc_exec_at(exec, op->in[2]),
                                           .tokens = dsc_exec_rows(exec, op->in[2]),
                                           .rule = op->rule,
-                                          .dtype = exec->ctx->dtype };
+                                          .dtype = dsc_exec_dtype(exec, op->in[2]),
+                                          .d_dtype = dsc_exec_dtype(exec, op->out[0]) };
     DSC_TRY(DSC_RUN(exec->ctx->stream, MOE_ROUTE_BWD, &args, exec->err));
     return add_losses(exec, op);
 }

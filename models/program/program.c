@@ -200,7 +200,7 @@ int32_t dsc_program_declare_buffer(dsc_program *program, const dsc_program_buffe
     /* Field by field: equal programs are equal bytes. */
     dsc_program_buffer *own = &program->module_buffer[program->module_buffer_count];
     own->name = buffer->name, own->part = buffer->part, own->kind = buffer->kind;
-    own->count = buffer->count, own->init = buffer->init, own->momentum = buffer->momentum;
+    own->count = buffer->count, own->init = buffer->init, own->momentum = buffer->momentum, own->row = buffer->row;
     return program->module_buffer_count++;
 }
 
@@ -267,7 +267,7 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
     layer->shape.in = shape.in, layer->shape.out = shape.out, layer->shape.out_in = shape.out_in;
     layer->weight = number, layer->bias = bias;
     layer->out_split = args->out_split, layer->whole = args->whole, layer->no_adapter = args->no_adapter;
-    layer->by_parameter = args->by_parameter;
+    layer->by_parameter = args->by_parameter, layer->f32_out = args->f32_out;
     layer->bias_elsewhere = args->share.count > 0 && !args->out_split && program->ranks.own > 0;
     return program->layer_count++;
 }
@@ -308,9 +308,10 @@ int16_t dsc_program_linear_of(dsc_program *program, int16_t x, int32_t number)
                                       .weight = layer->weight,
                                       .bias = bias ? layer->bias : -1,
                                       .no_dx = in->is_data && layer->no_adapter,
+                                      .f32_out = layer->f32_out,
                                       .forward = adds ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE,
                                       .backward = DSC_EPILOGUE_NONE };
-    program->value[y].columns = layer->shape.out;
+    program->value[y].columns = layer->shape.out, program->value[y].f32 = layer->f32_out;
     return y;
 }
 

@@ -147,6 +147,17 @@ dsc_status dsc_rule_linear(dsc_tape *t, dsc_op *op, dsc_error *err)
 
 /* ---- others ------------------------------------------------------------------------------------------------------ */
 
+/* Logits in fp32 have a gradient in the compute dtype, which products read. */
+dsc_status dsc_rule_router(dsc_tape *t, dsc_op *router, dsc_error *err)
+{
+    int16_t made[DSC_OP_INPUTS];
+    (void)emit_one(t, router, made);
+    if (!t->full)
+        t->program->value[made[0]].f32 = false;
+    add_made(t, router, made);
+    return DSC_OK;
+}
+
 dsc_status dsc_rule_dispatch(dsc_tape *t, dsc_op *dispatch, dsc_error *err)
 {
     const int16_t x = dispatch->in[0];

@@ -1,7 +1,7 @@
 /* run.c - the executor, and the exact plan of what it does. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/fp8_cache.h"
 #include "models/lora.h"
-#include "models/program/internal.h"
+#include "models/program/ops.h"
 
 static char *stored_at(const dsc_exec *exec, dsc_region region, int16_t forward_buffer)
 {
@@ -73,7 +73,7 @@ char *dsc_exec_at(const dsc_exec *exec, int16_t value)
     if (value == DSC_PROGRAM_NONE)
         return NULL;
     const dsc_place *place = dsc_exec_place(exec, value);
-    const dsc_dtype dtype = exec->program->value[value].f32 ? DSC_F32 : exec->ctx->dtype;
+    const dsc_dtype dtype = dsc_exec_dtype(exec, value);
     char *const base =
         is_kept(exec, value) ? stored_at(exec, DSC_REGION_REPEATED, place->buffer) : buffer_at(exec, place);
     return base + place->column * (int64_t)dsc_dtype_bytes(dtype);
@@ -101,7 +101,7 @@ static dsc_status report_value(const dsc_exec *exec, int16_t number)
                                      .number = number,
                                      .gradient = number >= exec->program->d_output,
                                      .at = dsc_exec_at(exec, number),
-                                     .dtype = of->f32 ? DSC_F32 : exec->ctx->dtype,
+                                     .dtype = dsc_exec_dtype(exec, number),
                                      .rows = dsc_value_rows(of, exec->ctx->batch),
                                      .columns = of->columns,
                                      .stride = place->stride,

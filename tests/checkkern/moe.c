@@ -130,7 +130,7 @@ static void verify_route_bwd(const void *args)
         for (int32_t e = 0; e < a->rule.experts; e++) {
             const double expected = (loss_of(a, t, e, h) - loss_of(a, t, e, -h)) / (2 * h);
             ck_near(a->d_logits, t * a->rule.experts + e, expected,
-                    1e-5 * fabs(expected) + 1e-6 + ck_rounding(a->dtype, expected));
+                    1e-5 * fabs(expected) + 1e-6 + ck_rounding(a->d_dtype, expected));
         }
 }
 
@@ -152,7 +152,7 @@ static void check_route(int64_t tokens, const dsc_moe_rule *rule, dsc_dtype dtyp
         const dsc_moe_route_fwd_args args = { .weights = ck_buf(CK_OUT, DSC_F32, slots, "weights"),
                                               .chosen = ck_buf(CK_OUT, DSC_I32, slots, "chosen"),
                                               .logits = ck_buf(CK_IN, dtype, count, "logits"),
-                                              .bias = bias ? ck_buf(CK_IN, dtype, rule->experts, "bias") : NULL,
+                                              .bias = bias ? ck_buf(CK_IN, DSC_F32, rule->experts, "bias") : NULL,
                                               .tokens = tokens,
                                               .rule = *rule,
                                               .dtype = dtype };
@@ -161,22 +161,29 @@ static void check_route(int64_t tokens, const dsc_moe_rule *rule, dsc_dtype dtyp
             ck_normal(args.bias, 0, 0.3);
         ck_kernel(DSC_KERNEL_MOE_ROUTE_FWD, &args, sizeof args, verify_route_fwd);
     }
-    if (ck_case("moe_route_bwd %s tokens=%lld experts=%d top_k=%d score=%d%s", ck_dtype_text(dtype), (long long)tokens,
-                (int)rule->experts, (int)rule->top_k, (int)rule->score, rule->renormalize ? " renormalized" : "")) {
-        int32_t *chosen = ck_buf(CK_IN, DSC_I32, slots, "chosen");
-        const dsc_moe_route_bwd_args args = { .d_logits = ck_buf(CK_OUT, dtype, count, "d_logits"),
-                                              .d_weights = ck_buf(CK_IN, DSC_F32, slots, "d_weights"),
-                                              .logits = ck_buf(CK_IN, dtype, count, "logits"),
-                                              .chosen = chosen,
-                                              .tokens = tokens,
-                                              .rule = *rule,
-                                              .dtype = dtype };
-        set_logits(args.logits, count, false);
-        ck_normal(args.d_weights, 0, 1);
-        for (int64_t i = 0; i < slots; i++)
-            chosen[i] = (int32_t)((i * 3 + i / rule->top_k) % rule->experts);
-        ck_kernel(DSC_KERNEL_MOE_ROUTE_BWD, &args, sizeof args, verify_route_bwd);
-    }
+}
+
+static void check_route_bwd(int64_t tokens, const dsc_moe_rule *rule, dsc_dtype dtype, dsc_dtype d_dtype)
+{
+    const int64_t count = tokens * rule->experts, slots = tokens * rule->top_k;
+    if (!ck_case("moe_route_bwd %s of %s tokens=%lld experts=%d top_k=%d score=%d%s", ck_dtype_text(d_dtype),
+                 ck_dtype_text(dtype), (long long)tokens, (int)rule->experts, (int)rule->top_k, (int)rule->score,
+                 rule->renormalize ? " renormalized" : ""))
+        return;
+    int32_t *chosen = ck_buf(CK_IN, DSC_I32, slots, "chosen");
+    const dsc_moe_route_bwd_args args = { .d_logits = ck_buf(CK_OUT, d_dtype, count, "d_logits"),
+                                          .d_weights = ck_buf(CK_IN, DSC_F32, slots, "d_weights"),
+                                          .logits = ck_buf(CK_IN, dtype, count, "logits"),
+                                          .chosen = chosen,
+                                          .tokens = tokens,
+                                          .rule = *rule,
+                                          .dtype = dtype,
+                                          .d_dtype = d_dtype };
+    set_logits(args.logits, count, false);
+    ck_normal(args.d_weights, 0, 1);
+    for (int64_t i = 0; i < slots; i++)
+        chosen[i] = (int32_t)((i * 3 + i / rule->top_k) % rule->experts);
+    ck_kernel(DSC_KERNEL_MOE_ROUTE_BWD, &args, sizeof args, verify_route_bwd);
 }
 
 /* ---- order ---- */
@@ -554,10 +561,14 @@ void ck_moe(void)
                                              { 150, 33, 70, 3 }, { 260, 64, 40, 1 }, { 40, 300, 65, 9 },
                                              { 64, 65, 300, 16 } };
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
-        for (size_t i = 0; i < DSC_COUNT(rules); i++)
+        for (size_t i = 0; i < DSC_COUNT(rules); i++) {
             check_route(i == 1 ? 3 : 9, &rules[i], dtype, i % 2 == 0, false);
-        for (size_t i = 0; i < DSC_COUNT(grouped_rules); i++)
+            check_route_bwd(i == 1 ? 3 : 9, &rules[i], i % 2 == 0 ? dtype : DSC_F32, dtype);
+        }
+        for (size_t i = 0; i < DSC_COUNT(grouped_rules); i++) {
             check_route(5, &grouped_rules[i], dtype, i == 0, i > 0);
+            check_route_bwd(5, &grouped_rules[i], i % 2 == 0 ? DSC_F32 : dtype, dtype);
+        }
         for (size_t i = 0; i < DSC_COUNT(rows); i++) {
             for (int add = 0; add < 3; add++)
                 check_dispatch(&rows[i], dtype, add);

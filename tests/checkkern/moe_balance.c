@@ -146,7 +146,7 @@ static void verify_balance(const void *args)
             const double slope = !real ? 0 : (loss_of(a, load, t, e, h) - loss_of(a, load, t, e, -h)) / (2 * h);
             const double d = slope * (a->by_counted ? share : 1), expected = ck_start(a->d_logits, at) + d;
             ck_near(a->d_logits, at, expected,
-                    1e-4 * fabs(d) + 1e-6 + ck_spacing(DSC_F32, expected) + ck_rounding(a->dtype, expected));
+                    1e-4 * fabs(d) + 1e-6 + ck_spacing(DSC_F32, expected) + ck_rounding(a->d_dtype, expected));
         }
 }
 
@@ -166,14 +166,15 @@ static void set_records(int32_t *records, const shape *s, bool empty)
     }
 }
 
-static void check_balance(const shape *s, dsc_dtype dtype, bool by_counted, bool empty)
+static void check_balance(const shape *s, dsc_dtype dtype, dsc_dtype d_dtype, bool by_counted, bool empty)
 {
     const int64_t tokens = s->samples * s->length;
-    if (!ck_case("moe_balance_bwd %s samples=%lld T=%lld experts=%d%s%s", ck_dtype_text(dtype), (long long)s->samples,
-                 (long long)s->length, (int)s->experts, by_counted ? " by counted" : "", empty ? " empty" : ""))
+    if (!ck_case("moe_balance_bwd %s of %s samples=%lld T=%lld experts=%d%s%s", ck_dtype_text(d_dtype),
+                 ck_dtype_text(dtype), (long long)s->samples, (long long)s->length, (int)s->experts,
+                 by_counted ? " by counted" : "", empty ? " empty" : ""))
         return;
     int32_t *records = ck_buf(CK_IN, DSC_I32, LAYERS * dsc_moe_record_words(s->experts, s->samples), "records");
-    const dsc_moe_balance_bwd_args args = { .d_logits = ck_buf(CK_INOUT, dtype, tokens * s->experts, "d_logits"),
+    const dsc_moe_balance_bwd_args args = { .d_logits = ck_buf(CK_INOUT, d_dtype, tokens * s->experts, "d_logits"),
                                             .logits = ck_buf(CK_IN, dtype, tokens * s->experts, "logits"),
                                             .records = records,
                                             .own = dsc_moe_record_at(records, OWN, s->experts, s->samples),
@@ -185,7 +186,8 @@ static void check_balance(const shape *s, dsc_dtype dtype, bool by_counted, bool
                                             .balance = 30,
                                             .z = 2,
                                             .by_counted = by_counted,
-                                            .dtype = dtype };
+                                            .dtype = dtype,
+                                            .d_dtype = d_dtype };
     ck_normal(args.d_logits, 0, 1);
     ck_normal(args.logits, 0, 2);
     set_records(records, s, empty);
@@ -201,7 +203,7 @@ void ck_moe_balance(void)
             check_tally(&shapes[i], dtypes[d], false, true);
             check_tally(&shapes[i], dtypes[d], true, true);
             check_tally(&shapes[i], dtypes[d], true, false);
-            check_balance(&shapes[i], dtypes[d], d == 1, false);
-            check_balance(&shapes[i], dtypes[d], true, d == 1);
+            check_balance(&shapes[i], dtypes[d], dtypes[d], d == 1, false);
+            check_balance(&shapes[i], DSC_F32, dtypes[d], true, d == 1);
         }
 }

@@ -74,6 +74,13 @@ static void set_params(modelrun *run, const dsc_model *model)
             modelrun_set_param(run, m, p, x);
             free(x);
         }
+        for (int32_t b = 0; b < model->modules[m].buffer_count; b++) { /* by the rule of a parameter of its name */
+            const dsc_buffer_spec *of = &model->modules[m].buffers[b];
+            const dsc_param_spec like = { .name = of->name, .dim_count = 1, .dim = { of->count } };
+            float *x = lmrun_values(&like);
+            modelrun_set_buffer(run, m, b, x);
+            free(x);
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 #define ZONE_BYTE 0xA5
 #define MODULES_MAX 64
 #define PARAMS_MAX 48 /* of one module, with adapters */
+#define BUFFERS_MAX 2 /* of one module */
 #define BATCH_MAX 3
 
 /* Exactly `bytes` usable ones, 256-byte aligned, between two zones. */
@@ -39,6 +40,7 @@ struct modelrun {
     dsc_module_plan plan[MODULES_MAX];
     guarded param[MODULES_MAX][PARAMS_MAX], grad[MODULES_MAX][PARAMS_MAX];
     guarded params[MODULES_MAX], grads[MODULES_MAX]; /* with `together` the memory of those */
+    guarded buffer[MODULES_MAX][BUFFERS_MAX];
     guarded out[MODULES_MAX], saved[MODULES_MAX], rebuilt[MODULES_MAX], repeated[MODULES_MAX],
         forward_scratch[MODULES_MAX], backward_scratch[MODULES_MAX];
     guarded d[2];
@@ -221,6 +223,9 @@ static void open_module(modelrun *run, int32_t m)
         run->d[i] = guard(plan->out_elements * element);
     }
     DSC_ASSERT(module->param_count <= PARAMS_MAX);
+    DSC_ASSERT(module->buffer_count <= BUFFERS_MAX);
+    for (int32_t b = 0; b < module->buffer_count; b++)
+        run->buffer[m][b] = guard(module->buffers[b].count * 4);
     if (run->options.together)
         open_params_together(run, m);
     else
@@ -270,6 +275,8 @@ void modelrun_close(modelrun *run)
         release(&run->repeated[m]);
         release(&run->forward_scratch[m]);
         release(&run->backward_scratch[m]);
+        for (int32_t b = 0; b < BUFFERS_MAX; b++)
+            release(&run->buffer[m][b]);
         close_params(run, m);
     }
     release(&run->d[0]);
@@ -297,6 +304,11 @@ void modelrun_set_param(modelrun *run, int32_t module, int32_t param, const floa
     }
 }
 
+void modelrun_set_buffer(modelrun *run, int32_t module, int32_t buffer, const float *values)
+{
+    memcpy(run->buffer[module][buffer].ptr, values, (size_t)run->buffer[module][buffer].bytes);
+}
+
 void modelrun_set_tokens(modelrun *run, const void *tokens, const int32_t *targets)
 {
     memcpy(run->batch[0].ptr, tokens, (size_t)run->batch[0].bytes);
@@ -319,6 +331,7 @@ typedef struct call {
     dsc_module_ctx ctx;
     const void *param[PARAMS_MAX];
     float *grad[PARAMS_MAX];
+    const float *buffer[BUFFERS_MAX];
     const void *batch[BATCH_MAX];
 } call;
 
@@ -328,6 +341,8 @@ static uint64_t hash_inputs(const modelrun *run, int32_t m)
     for (int32_t i = 0; i < run->model->module_count; i++)
         for (int32_t p = 0; p < run->model->modules[i].param_count; p++)
             hash = hash * 31 + hash_of(&run->param[i][p]);
+    for (int32_t b = 0; b < BUFFERS_MAX; b++)
+        hash = hash * 31 + hash_of(&run->buffer[m][b]);
     for (int i = 0; i < BATCH_MAX; i++)
         hash = hash * 31 + hash_of(&run->batch[i]);
     return hash;
@@ -346,6 +361,8 @@ static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
         c->param[p] = no_params ? NULL : value->ptr;
         c->grad[p] = spec->trainable ? (float *)(void *)run->grad[m][p].ptr : NULL;
     }
+    for (int32_t b = 0; b < BUFFERS_MAX; b++)
+        c->buffer[b] = (const float *)(const void *)run->buffer[m][b].ptr;
     for (int i = 0; i < BATCH_MAX; i++)
         c->batch[i] = run->batch[i].ptr;
     c->ctx = (dsc_module_ctx) { .struct_bytes = sizeof c->ctx,
@@ -356,6 +373,7 @@ static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
                                 .param = c->param,
                                 .grad = c->grad,
                                 .batch_data = c->batch,
+                                .buffer = module->buffer_count > 0 ? c->buffer : NULL,
                                 .in = m > 0 ? run->out[m - 1].ptr : NULL,
                                 .out = loss ? NULL : run->out[m].ptr,
                                 .saved = run->saved[m].ptr,

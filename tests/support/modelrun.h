@@ -40,6 +40,7 @@ void modelrun_close(modelrun *run);
 
 /* A whole parameter from fp32 values, rounded to the compute dtype. Shared ones follow their owner. */
 void modelrun_set_param(modelrun *run, int32_t module, int32_t param, const float *values);
+void modelrun_set_buffer(modelrun *run, int32_t module, int32_t buffer, const float *values); /* an average's */
 /* The micro-batch. Other samples than tokens have 4 bytes an element too. */
 void modelrun_set_tokens(modelrun *run, const void *tokens, const int32_t *targets);
 void modelrun_set_predicted(modelrun *run, const int32_t *places); /* predicted positions of a masked model */

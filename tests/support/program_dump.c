@@ -34,6 +34,16 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
     fprintf(file, "], ");
 }
 
+static void put_router(FILE *file, const dsc_op *op)
+{
+    double bias[DSC_MOE_EXPERTS_MAX];
+    for (int32_t e = 0; e < op->rule.experts; e++)
+        bias[e] = (double)program_reference_bias(op->router.bias, e);
+    fprintf(file, "\"groups\": %d, \"best_groups\": %d, \"pairs\": %d, ", (int)op->rule.groups,
+            (int)op->rule.best_groups, op->rule.group_pairs);
+    put_doubles(file, "bias", bias, op->router.bias >= 0 ? op->rule.experts : 0);
+}
+
 static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
 {
     static const char *const kinds[] = {
@@ -93,8 +103,7 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
     if (op->kind == DSC_OP_HEADS)
         fprintf(file, "\"heads\": %d, \"width\": %d, ", (int)op->heads.heads, (int)op->heads.width);
     if (op->kind == DSC_OP_ROUTER)
-        fprintf(file, "\"groups\": %d, \"best_groups\": %d, \"pairs\": %d, \"bias\": %d, ", (int)op->rule.groups,
-                (int)op->rule.best_groups, op->rule.group_pairs, (int)op->router.bias);
+        put_router(file, op);
     if (op->kind == DSC_OP_ATTENTION)
         fprintf(file,
                 "\"heads\": %d, \"kv_heads\": %d, \"scale\": %.17g, \"window\": %d, \"all\": %d, \"softcap\": %.17g, "

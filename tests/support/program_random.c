@@ -13,7 +13,7 @@
 
 /* ---- random programs --------------------------------------------------------------------------------------------- */
 
-enum { HEAD = 4, ROOM = 8 };
+enum { HEAD = 4, ROOM = 8, EXPERTS_MAX = 16 };
 
 int64_t program_random_draw(program_random *r, int64_t below)
 {
@@ -103,12 +103,12 @@ static int32_t vector(program_random *r, int64_t elements)
     return number;
 }
 
-static int32_t frozen_vector(program_random *r, int64_t elements)
+static int32_t router_bias(program_random *r, int64_t experts)
 {
-    const dsc_program_param param = { .name = "bias", .part = "", .dim_count = 1, .dim = { elements }, .frozen = true };
-    const int32_t number = dsc_program_declare(&r->source, &param);
-    program_random_take_params(r);
-    return number;
+    const dsc_program_buffer bias = {
+        .name = "router", .part = "bias", .kind = DSC_BUFFER_AVERAGE, .count = experts, .row = true
+    };
+    return dsc_program_declare_buffer(&r->source, &bias);
 }
 
 static int16_t attention(program_random *r, int16_t x)
@@ -237,6 +237,18 @@ static void adapt_experts(program_random *r, expert_adapters *out, int16_t x, in
     r->source.adapters = &out->lora;
 }
 
+/* In fp32 in every other program, without a draw. */
+static int16_t logits_of(program_random *r, int16_t x, int64_t experts)
+{
+    const dsc_program_linear_args args = { .name = "router",
+                                           .shape = { .out = experts, .out_in = program_random_draw(r, 2) == 0 },
+                                           .bias = program_random_draw(r, 3) > 0,
+                                           .f32_out = r->seed % 2 == 0 };
+    const int16_t y = dsc_program_linear(&r->source, x, &args);
+    program_random_take_params(r);
+    return y;
+}
+
 /* Products of biases, and the clamped activation on pairs. */
 static int16_t pair_experts(program_random *r, int16_t x, const dsc_moe_rule *rule)
 {
@@ -248,7 +260,7 @@ static int16_t pair_experts(program_random *r, int16_t x, const dsc_moe_rule *ru
                                                  .rule = *rule,
                                                  .clamp = { 1.702f, 0.125f * (float)(1 + program_random_draw(r, 8)) },
                                                  .inner = 3 + program_random_draw(r, 6) };
-    const int16_t logits = linear(r, x, rule->experts);
+    const int16_t logits = logits_of(r, x, rule->experts);
     adapt_experts(r, &adapters, x, rule->experts, args.inner, true);
     return dsc_program_pair_experts(&r->source, x, logits, &args);
 }
@@ -256,7 +268,7 @@ static int16_t pair_experts(program_random *r, int16_t x, const dsc_moe_rule *ru
 static int16_t plain_experts(program_random *r, int16_t x, const dsc_program_experts_args *args)
 {
     expert_adapters adapters;
-    const int16_t logits = linear(r, x, args->rule.experts);
+    const int16_t logits = logits_of(r, x, args->rule.experts);
     adapt_experts(r, &adapters, x, args->rule.experts, args->inner, false);
     return dsc_program_experts(&r->source, x, logits, args);
 }
@@ -282,7 +294,7 @@ static int16_t experts(program_random *r, int16_t x)
                   .best_groups = grouped ? (int32_t)dsc_min_i64(groups, 2) : 0,
                   .group_pairs = grouped && program_random_draw(r, 2) == 0 },
         .has_bias = bias,
-        .bias = bias ? frozen_vector(r, count) : 0,
+        .bias = bias ? router_bias(r, count) : 0,
         .activation = any_activation(r),
         .inner = 3 + program_random_draw(r, 6)
     };
@@ -709,6 +721,21 @@ static void make_places(const program_random *r, int32_t places[PROGRAM_GATHERS_
     }
 }
 
+/* Values of routers' buffers; those of others are not read. */
+typedef struct router_biases {
+    float value[DSC_MODULE_BUFFERS_MAX][EXPERTS_MAX];
+    const float *buffer[DSC_MODULE_BUFFERS_MAX];
+} router_biases;
+
+static void make_biases(router_biases *out)
+{
+    for (int32_t b = 0; b < DSC_MODULE_BUFFERS_MAX; b++) {
+        for (int32_t e = 0; e < EXPERTS_MAX; e++)
+            out->value[b][e] = program_reference_bias(b, e);
+        out->buffer[b] = out->value[b];
+    }
+}
+
 static void call(const program_random *r, const dsc_program *program, dsc_pass pass, buffers *b, program_mode mode,
                  const session *s, bool save)
 {
@@ -717,7 +744,9 @@ static void call(const program_random *r, const dsc_program *program, dsc_pass p
     memory *scratch = backward ? &b->backward_scratch : &b->forward_scratch;
     int32_t places[PROGRAM_GATHERS_MAX][PLACES_MAX];
     const void *batch_data[PROGRAM_GATHERS_MAX];
+    router_biases biases;
     make_places(r, places);
+    make_biases(&biases);
     for (int i = 0; i < PROGRAM_GATHERS_MAX; i++)
         batch_data[i] = places[i];
     dsc_module_ctx ctx = { .struct_bytes = sizeof ctx,
@@ -740,7 +769,7 @@ static void call(const program_random *r, const dsc_program *program, dsc_pass p
                            .rebuilt = b->rebuilt.at,
                            .repeated = mode.keep && save ? b->repeated.at : NULL,
                            .training = !mode.evaluate,
-                           .buffer = mode.buffer,
+                           .buffer = mode.buffer != NULL ? mode.buffer : biases.buffer,
                            .statistic = pass == DSC_PASS_FORWARD && mode.recompute && save ? NULL : mode.statistic,
                            .values = mode.values };
     memset(scratch->at, 0xff, (size_t)scratch->bytes);

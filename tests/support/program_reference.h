@@ -19,6 +19,12 @@ typedef struct program_reference {
     double *value[DSC_PROGRAM_VALUES], *d_value[DSC_PROGRAM_VALUES];
 } program_reference;
 
+/* The bias of an expert in a buffer of a router. */
+static inline float program_reference_bias(int32_t buffer, int32_t expert)
+{
+    return (float)((buffer * 7 + expert * 5) % 11 - 5) / 32;
+}
+
 /* The row of sample b that the k-th of `count` places names, of `rows`. */
 static inline int64_t program_reference_place(int64_t b, int64_t k, int64_t count, int64_t rows)
 {

@@ -50,12 +50,12 @@ static void leave_groups(const dsc_moe_rule *rule, double *choice)
 }
 
 /* The numbers that a token's experts are chosen by. */
-static void choice_of(const program_reference *r, const dsc_op *op, const double *x, const double *score,
-                      double *choice)
+static void choice_of(const dsc_op *op, const double *x, const double *score, double *choice)
 {
     const bool scores = op->router.bias >= 0 || op->rule.group_pairs;
     for (int32_t e = 0; e < op->rule.experts; e++)
-        choice[e] = (scores ? score[e] : x[e]) + (op->router.bias >= 0 ? r->param[op->router.bias][e] : 0);
+        choice[e] = (scores ? score[e] : x[e]) +
+                    (op->router.bias >= 0 ? (double)program_reference_bias(op->router.bias, e) : 0);
     if (op->rule.groups > 1)
         leave_groups(&op->rule, choice);
 }
@@ -70,7 +70,7 @@ static void router(program_reference *r, const dsc_op *op, bool backward)
         const double *d = r->d_value[op->out[0]] + t * rule->top_k;
         double *chosen = r->value[op->out[1]] + t * rule->top_k, sum = 0;
         scores_of(rule, x, score);
-        choice_of(r, op, x, score, choice);
+        choice_of(op, x, score, choice);
         for (int32_t e = 0; e < rule->experts; e++)
             if (rank_of(choice, rule->experts, e) < rule->top_k)
                 chosen[rank_of(choice, rule->experts, e)] = e;

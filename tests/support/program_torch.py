@@ -94,8 +94,8 @@ def norm(op, x, params):
 def router(op, logits, params):
     """weights and numbers of the experts of the best choice, of equal ones the lower number"""
     scores = logits.sigmoid() if op["sigmoid"] else logits.softmax(-1)
-    choice = logits if op["bias"] < 0 and not op["pairs"] else scores
-    choice = choice + (params[op["bias"]] if op["bias"] >= 0 else 0)
+    choice = scores if op["bias"] or op["pairs"] else logits
+    choice = choice + (torch.tensor(op["bias"], dtype=torch.float64) if op["bias"] else 0)
     if op["groups"] > 1:
         groups = choice.reshape(len(choice), op["groups"], -1)
         value = groups.topk(2, -1).values.sum(-1) if op["pairs"] else groups.amax(-1)

@@ -164,8 +164,8 @@ static void an_older_type_of_positions_is_refused_by_kinds_of_layers(void **stat
     }
 }
 
-/* ERNIE's has two dimensions, as matrices have that dsc.quantize_base puts in 4 bits. */
-static void biases_of_routers_stay_as_they_are_stored(void **state)
+/* ERNIE's is a row in files. */
+static void biases_of_routers_are_buffers(void **state)
 {
     static const char *const texts[] = {
         ERNIE "}",
@@ -176,10 +176,12 @@ static void biases_of_routers_stay_as_they_are_stored(void **state)
     mf_empty();
     for (size_t i = 0; i < DSC_COUNT(texts); i++) {
         dsc_model *model = open_text(texts[i]);
-        const dsc_param_spec *bias = find_param(model, "e_score_correction_bias");
-        assert_non_null(bias);
-        assert_true(bias->as_stored);
-        assert_int_equal(bias->dim_count, i == 0 ? 2 : 1);
+        const dsc_module *block = &model->modules[model->module_count - 2];
+        assert_null(find_param(model, "e_score_correction_bias"));
+        assert_int_equal(block->buffer_count, 1);
+        assert_non_null(strstr(block->buffers[0].name, "e_score_correction_bias"));
+        assert_int_equal(block->buffers[0].count, 4);
+        assert_int_equal(block->buffers[0].row, i == 0);
         dsc_model_close(&model);
     }
 }
@@ -219,7 +221,7 @@ int main(void)
         cmocka_unit_test(sizes_have_a_second_name),
         cmocka_unit_test(an_older_type_of_positions_is_refused_by_kinds_of_layers),
         cmocka_unit_test(modules_of_a_vit_have_other_names_in_peft),
-        cmocka_unit_test(biases_of_routers_stay_as_they_are_stored),
+        cmocka_unit_test(biases_of_routers_are_buffers),
     };
     return cmocka_run_group_tests(tests, mf_setup, mf_teardown);
 }
