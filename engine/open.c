@@ -290,6 +290,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     if (engine->plan_only && engine->clock == NULL)
         return DSC_OK;
     DSC_TRY(dsc_engine_agree_fit(engine, err));
+    if (!engine->plan_only)
+        DSC_TRY(dsc_engine_check_smallest(engine, err));
     if (!engine->plan_only) {
         DSC_TRY(dsc_engine_open_monitors(engine, err));
         DSC_TRY(dsc_engine_scan_data(engine, err));

@@ -464,6 +464,7 @@ typedef struct dsc_ext_config {
     bool recompute_given;             /* else NONE becomes KEPT on GPUs with room for it */
     dsc_grid_section grid;
     dsc_quota_section quota;
+    int64_t min_ranks;                /* the smallest world that the run may come to; 0: any, unchecked */
     int64_t mirror_every;             /* steps between copies of states to a neighbour; 0: none */
     int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */

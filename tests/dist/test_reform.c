@@ -409,6 +409,35 @@ static void copies_are_planned_exactly(void **state)
 
 /* ---- what is refused ---- */
 
+/* Fewer ranks of a host that fits four, and then of a host that is too small for them. */
+static void a_smallest_world_that_does_not_fit(void **state)
+{
+    char config[2048];
+    const char *whole = config_of(3, "", "AdamW", "");
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        dsc_engine *engine = NULL;
+        dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+        dsc_error err = DSC_ERROR_INIT;
+        snprintf(config, sizeof config, "%.*s, \"elastic\": {\"min_ranks\": %d}}}", (int)strlen(whole) - 2, whole,
+                 ranks);
+        options.config_text = config;
+        options.model = toy_run_model;
+        options.flags = DSC_ENGINE_PLAN_ONLY;
+        options.plan_world_size = 4;
+        assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
+        const int64_t four = dsc_probe_plan(engine)->total_bytes;
+        dsc_probe_set_host_free_bytes(engine, 4 * four + four / 100);
+        assert_int_equal(dsc_probe_check_fit(engine, &err), DSC_OK);
+        assert_int_equal(dsc_probe_check_world(engine, ranks, &err), DSC_OK); /* fewer ranks of one host */
+        dsc_probe_set_host_free_bytes(engine, four / 16);
+        assert_int_equal(dsc_probe_check_world(engine, ranks, &err), DSC_ERR_NOFIT);
+        assert_non_null(strstr(err.message, ranks == 1 ? "shrinking to 1 rank: 1 rank on this host needs "
+                                                       : "shrinking to 2 ranks: 2 ranks on this host need "));
+        dsc_engine_close(&engine);
+    }
+}
+
 static void nobody_stays(void **state)
 {
     dsc_engine *engine = NULL;
@@ -471,6 +500,7 @@ int main(void)
         cmocka_unit_test(a_rank_is_lost_during_the_reform),
         cmocka_unit_test(two_lost_neighbours_need_a_checkpoint),
         cmocka_unit_test(copies_are_planned_exactly),
+        cmocka_unit_test(a_smallest_world_that_does_not_fit),
         cmocka_unit_test(nobody_stays),
         cmocka_unit_test(another_config_is_refused),
     };

@@ -102,6 +102,10 @@ dsc_status dsc_probe_resize_io_buffer(dsc_engine *engine, int64_t bytes, dsc_err
 void dsc_probe_set_threads(dsc_engine *engine, int32_t threads) { engine->threads = threads; }
 void dsc_probe_set_host_free_bytes(dsc_engine *engine, int64_t bytes) { engine->host_free_bytes = bytes; }
 dsc_status dsc_probe_check_fit(const dsc_engine *engine, dsc_error *err) { return dsc_engine_check_fit(engine, err); }
+dsc_status dsc_probe_check_world(const dsc_engine *engine, int32_t ranks, dsc_error *err)
+{
+    return dsc_engine_check_world(engine, ranks, err);
+}
 void dsc_probe_set_io_hook(dsc_engine *engine, dsc_io_hook hook) { engine->io.hook = hook; }
 void dsc_probe_set_block_hook(dsc_engine *engine, const dsc_aio_hook *hook) { engine->io.blocks = hook; }
 int64_t dsc_probe_step_of_folder(const char *path) { return dsc_ckpt_step_of(path); }

@@ -83,6 +83,8 @@ void dsc_probe_set_threads(dsc_engine *engine, int32_t threads);
 void dsc_probe_set_host_free_bytes(dsc_engine *engine, int64_t bytes);
 /* Whether the plan fits the machine. */
 DSC_MUST_USE dsc_status dsc_probe_check_fit(const dsc_engine *engine, dsc_error *err);
+/* dsc_engine_check_world. */
+DSC_MUST_USE dsc_status dsc_probe_check_world(const dsc_engine *engine, int32_t ranks, dsc_error *err);
 /* Called before each file operation of this rank; before = NULL: no hook. */
 void dsc_probe_set_io_hook(dsc_engine *engine, dsc_io_hook hook);
 /* Called before each asynchronous block of this rank; borrowed; NULL: no hook. */

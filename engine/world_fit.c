@@ -1,0 +1,60 @@
+/* world_fit.c - does the run fit with fewer ranks? A rank of a smaller world has longer slices, so a run that may lose
+ * ranks is refused at the start if its smallest world would not fit. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/device.h"
+#include "engine/internal.h"
+#include "engine/memory.h"
+
+/* The same run on so many ranks, as far as its plan needs it: a copy of the engine, of which only the parts below are
+ * its own. */
+static dsc_status plan_world(dsc_engine *other, int32_t ranks, dsc_error *err)
+{
+    const dsc_config_facts facts = { .world_size = ranks,
+                                     .hidden_size = other->model->hidden_size,
+                                     .total_steps = other->input.total_steps,
+                                     .device = other->device->ops->name };
+    dsc_plan_options options;
+    other->place.rank = other->place.local_rank = 0;
+    other->place.local_size = (int32_t)dsc_min_i64(ranks, other->place.local_size);
+    other->place.node_count = (int32_t)dsc_div_ceil(ranks, other->place.local_size);
+    other->place.size = other->stages.grid.data = ranks;
+    other->stages.data_rank = 0;
+    DSC_TRY(dsc_config_resolve(&other->config, &facts, err));
+    other->quota = (dsc_engine_quota) { .now = dsc_config_quota(&other->config, ranks) };
+    DSC_TRY(dsc_stages_open_layout(other, err));
+    dsc_engine_plan_options(other, &options);
+    DSC_TRY(dsc_plan_open(&options, &other->plan, err));
+    return dsc_engine_check_fit(other, err);
+}
+
+dsc_status dsc_engine_check_world(const dsc_engine *engine, int32_t ranks, dsc_error *err)
+{
+    dsc_engine *other = NULL;
+    dsc_error why = DSC_ERROR_INIT;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *other, &other, err));
+    *other = *engine;
+    memset(&other->layout, 0, sizeof other->layout);
+    memset(&other->plan, 0, sizeof other->plan);
+    const dsc_status status = plan_world(other, ranks, &why);
+    dsc_plan_close(&other->plan);
+    dsc_layout_close(&other->layout);
+    dsc_alloc_free(engine->alloc, other);
+    return status == DSC_OK ? DSC_OK
+                            : DSC_FAIL(err, status, "dsc.elastic.min_ranks", "shrinking to %d rank%s: %s", (int)ranks,
+                                       ranks == 1 ? "" : "s", why.message);
+}
+
+dsc_status dsc_engine_check_smallest(const dsc_engine *engine, dsc_error *err)
+{
+    const int64_t ranks = engine->config.own.min_ranks;
+    const dsc_ckpt_ctx ctx = { .comm = engine->comms.all, .stream = engine->compute, .buffer = engine->io_buf };
+    dsc_error mine = DSC_ERROR_INIT;
+    if (ranks == 0 || ranks >= engine->place.size)
+        return DSC_OK;
+    if (dsc_stages_are_used(&engine->stages))
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.elastic.min_ranks",
+                        "stages of a pipeline have a fixed number of ranks in this version; leave the key out");
+    const dsc_status status = dsc_engine_check_world(engine, (int32_t)ranks, &mine);
+    return dsc_ckpt_agree(&ctx, status, &mine, err);
+}
