@@ -36,6 +36,10 @@ static const dsc_launcher_level levels[] = { DSC_LAUNCHER_DEBUG, DSC_LAUNCHER_IN
 #define LATER(name, value, instead) \
     { name, NULL, value, DSC_FLAG_REFUSED, .help = "not built yet in this version: " instead }
 
+#define FIXED_RANKS                                                                                                    \
+    "a job has a fixed number of ranks; --max_restarts N starts it again, and a program with the library changes the " \
+    "number itself (docs/elastic.md)"
+
 /* Names are as DeepSpeed spells them. The order is that of the help page. */
 static const dsc_flag rows[] = {
     COUNT("--num_gpus", "--num_accelerators", "N", slots_per_node, 1, DSC_HOST_SLOTS_MAX,
@@ -90,9 +94,14 @@ static const dsc_flag rows[] = {
     { "--version", NULL, NULL, DSC_FLAG_BOOL, AT(version), .ends = true, .help = "print the version" },
     LATER("--venv_script", "FILE", "source the script in the shell before dsc-launch"),
     LATER("--autotuning", "MODE", "dsc tune --config FILE does it; leave it out"),
-    LATER("--elastic_training", NULL, "a fixed number of ranks; leave it out"),
-    LATER("--min_elastic_nodes", "N", "a fixed number of ranks; leave it out"),
-    LATER("--max_elastic_nodes", "N", "a fixed number of ranks; leave it out"),
+    LATER("--elastic_training", NULL, FIXED_RANKS),
+    LATER("--min_elastic_nodes", "N", FIXED_RANKS),
+    LATER("--max_elastic_nodes", "N", FIXED_RANKS),
+    LATER("--min_np", "N", FIXED_RANKS),
+    LATER("--max_np", "N", FIXED_RANKS),
+    LATER("--host_discovery_script", "FILE", FIXED_RANKS),
+    LATER("--blacklist_cooldown_range", "LOW", FIXED_RANKS),
+    LATER("--chaos", "SPEC", "kill -STOP or -KILL of a rank's process; leave it out"),
 };
 static const dsc_positional program[] = {
     { "PROGRAM", "a file, or without a slash a name that is looked for beside dsc-launch, then in PATH; all arguments "

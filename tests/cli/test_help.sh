@@ -115,7 +115,8 @@ contract="--num_gpus --nproc_per_node -np -H --hostfile --include --exclude --nu
     --master_port --comm --export --ssh_port --ssh_option --launcher --launcher_args --sbatch --force_multi
     --bind_cores_to_rank --bind_core_list --enable_each_rank_log --grace_seconds --stuck_seconds --max_restarts
     --save_pid --log_level --quiet --dry_run --no_python --no_local_rank --module --no_ssh --no_ssh_check --node_rank
-    --standalone --version --venv_script --autotuning --elastic_training --min_elastic_nodes --max_elastic_nodes --help"
+    --standalone --version --venv_script --autotuning --elastic_training --min_elastic_nodes --max_elastic_nodes
+    --min_np --max_np --host_discovery_script --blacklist_cooldown_range --chaos --help"
 for flag in --help -h; do
     run "$bin/dsc-launch" --num-gpus 1 $flag --no-such-flag-here; report "dsc-launch $flag" rows dsc-launch $contract
 done
