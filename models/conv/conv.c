@@ -295,7 +295,7 @@ static int16_t emit_classifier(const conv_net *net, int64_t classes, int16_t x)
     if (!c->whole && c->kernel < 2)
         x = dsc_program_mean_pool(program, x, c->grid > 0 ? c->grid : 1, c->grid > 0 ? c->grid : 1);
     if (c->lstm != NULL)
-        x = read_frames(&net, x);
+        x = read_frames(net, x);
     for (int32_t i = 0; i < c->count && program->status == DSC_OK; i++) {
         const bool last = i + 1 == c->count;
         if (last && c->kernel > 1)
