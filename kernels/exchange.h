@@ -1,6 +1,5 @@
 /* exchange.h - values that ranks exchange inside one computation: sums over ranks, and rows of all ranks.
- * reference, the only variant: cpu/exchange.c   check: tests/checkkern/exchange.c
- * SPDX-License-Identifier: Apache-2.0 */
+ * reference: cpu/exchange.c   check: tests/checkkern/exchange.c   SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_EXCHANGE_H
 #define DSC_KERNELS_EXCHANGE_H
 #include <dsc/error.h>

@@ -22,7 +22,6 @@ enum { TOKENS = 8, COLUMNS = 6, INNER = 12, BATCH = 2, PARAMS = 6, ROWS = BATCH 
 
 typedef struct variant {
     bool by_rows;  /* the norm and the sum have a rank's rows */
-    bool sharers;  /* pairs of ranks have the same inner columns */
     bool in_place; /* d_in is the memory of d_out */
 } variant;
 
@@ -31,18 +30,15 @@ static double value_at(int which, int64_t i) { return sin((double)(which * 7919 
 /* x + down(silu(up(norm(x)))), whose inner columns ranks share out. */
 static dsc_program *make(const variant *v, int32_t ranks, int32_t own, dsc_error *err)
 {
-    const int32_t copies = v->sharers && ranks > 1 ? 2 : 1, parts = ranks / copies;
-    const dsc_param_part share = { .count = ranks > 1 ? parts : 0,
-                                   .index = own / copies,
-                                   .run_count = 1,
-                                   .run = { INNER },
-                                   .spare = own % copies != 0 };
+    const dsc_param_part share = {
+        .count = ranks > 1 ? ranks : 0, .index = own, .run_count = 1, .run = { INNER }
+    };
     const dsc_op_norm norm = { .kind = DSC_NORM_LAYER, .groups = 1, .eps = 1e-5, .summed = v->by_rows };
     const dsc_program_linear_args up = {
-        .name = "up", .shape = { COLUMNS, INNER / parts, true }, .bias = true, .out_split = true, .share = share
+        .name = "up", .shape = { COLUMNS, INNER / ranks, true }, .bias = true, .out_split = true, .share = share
     };
     const dsc_program_linear_args down = {
-        .name = "down", .shape = { INNER / parts, COLUMNS, false }, .bias = true, .share = share
+        .name = "down", .shape = { INNER / ranks, COLUMNS, false }, .bias = true, .share = share
     };
     dsc_program *p = calloc(1, sizeof *p);
     DSC_ASSERT(p != NULL);
@@ -53,8 +49,6 @@ static dsc_program *make(const variant *v, int32_t ranks, int32_t own, dsc_error
     x = dsc_program_linear(p, x, &up);
     x = dsc_program_activation(p, x, DSC_SILU);
     x = dsc_program_linear(p, x, &down);
-    if (copies > 1) /* each pair's part is in the sum twice */
-        x = dsc_program_scale(p, x, 0.5);
     x = v->by_rows ? dsc_program_exchange_scatter(p, x) : dsc_program_exchange_sum(p, x);
     dsc_program_end(p, dsc_program_add(p, x, p->input));
     if (dsc_program_compile(p, &(dsc_program_options) { .no_fusion = false }, err) == DSC_OK)
@@ -246,11 +240,8 @@ static int together(dsc_comm *comm, const variant *v, dsc_dtype dtype, double bo
 
 static int equals_one_rank(dsc_comm *comm, void *user)
 {
-    const variant variants[] = { { false, false, false },
-                                 { false, false, true },
-                                 { false, dsc_comm_size(comm) % 2 == 0, false },
-                                 { TOKENS % dsc_comm_size(comm) == 0, false, false },
-                                 { TOKENS % dsc_comm_size(comm) == 0, false, true } };
+    const bool divides = TOKENS % dsc_comm_size(comm) == 0;
+    const variant variants[] = { { false, false }, { false, true }, { divides, false }, { divides, true } };
     (void)user;
     for (size_t i = 0; i < DSC_COUNT(variants); i++) {
         RANKS_CHECK(together(comm, &variants[i], DSC_F32, BOUND) == 0);
