@@ -32,7 +32,7 @@ typedef struct tune {
     int64_t first_batch, last_batch; /* --batch */
     int64_t sizes_tried;             /* micro-batches of one choice */
     int64_t trials_most;
-    bool free_batch, overwrite, latency, on_gpus;
+    bool free_batch, overwrite, latency, on_gpus, grids;
     int trial_count;
     tune_trial **trial; /* [TRIALS_MOST]; the first is the file as it is */
 } tune;
@@ -96,7 +96,7 @@ static dsc_status try(tune *t, const tune_choice *choice, int64_t plan_bytes, tu
     t->trial[t->trial_count++] = *out = trial;
     trial->choice = *choice;
     trial->plan_bytes = plan_bytes;
-    trial->batch = choice->micro_batch * choice->accumulation * t->limits.ranks;
+    trial->batch = choice->micro_batch * choice->accumulation * tune_data_ranks(&t->limits, choice);
     DSC_TRY(run_again(t, trial, err));
     say(t, trial);
     return DSC_OK;
@@ -255,12 +255,40 @@ static dsc_status try_of_ranks(tune *t, dsc_error *err)
     return DSC_OK;
 }
 
+/* The fastest with other numbers of stages. A pipeline waits less with more micro-batches in a step, so smaller ones
+ * are tried too. The samples of a step stay. */
+static dsc_status try_grids(tune *t, dsc_error *err)
+{
+    const tune_trial *best = best_of(t, 1);
+    const int64_t now = t->limits.ranks / tune_data_ranks(&t->limits, &best->choice);
+    for (int64_t p = 1; p <= t->limits.ranks; p++) {
+        tune_choice choice = best->choice;
+        int64_t tried = 0;
+        bool fits;
+        choice.pipeline = p;
+        const int64_t each = best->batch / tune_data_ranks(&t->limits, &choice);
+        if (p == now || t->limits.ranks % p != 0 || each * tune_data_ranks(&t->limits, &choice) != best->batch)
+            continue;
+        for (; choice.micro_batch > 0 && tried < t->sizes_tried; choice.micro_batch--) {
+            if (each % choice.micro_batch != 0)
+                continue;
+            choice.accumulation = each / choice.micro_batch;
+            choice.grouped = false;
+            DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
+            tried++;
+        }
+    }
+    return DSC_OK;
+}
+
 /* One setting of the fastest at a time; what is faster stays. */
 static dsc_status try_settings(tune *t, dsc_error *err)
 {
     const tune_trial *best = best_of(t, 1);
     if (best != NULL && best->choice.tier >= TUNE_OPTIMIZER_IN_FILES)
         DSC_TRY(try_of_files(t, err));
+    if (best != NULL && t->grids)
+        DSC_TRY(try_grids(t, err));
     return best != NULL && t->limits.ranks > 1 ? try_of_ranks(t, err) : DSC_OK;
 }
 
@@ -284,6 +312,7 @@ static dsc_status search(tune *t, dsc_error *err)
     as_it_is.micro_batch = config->train_micro_batch_size_per_gpu;
     as_it_is.accumulation = t->limits.accumulation = config->gradient_accumulation_steps;
     t->limits.batch = open ? 0 : config->train_batch_size;
+    t->limits.stages = config->own.grid.pipeline;
     dsc_alloc_free(t->setup.alloc, config);
     tune_trial *trial;
     tune_fit fit;
@@ -301,13 +330,14 @@ static dsc_status sweep(tune *t, dsc_error *err)
     DSC_TRY(trial_resolve(&t->setup, t->setup.config, t->limits.ranks, &config, err));
     const int64_t micro_most = config->train_micro_batch_size_per_gpu;
     const int stage = config->zero.stage;
+    const int64_t stages = t->limits.stages = config->own.grid.pipeline;
     dsc_alloc_free(t->setup.alloc, config);
     for (int64_t batch = t->first_batch; batch <= t->last_batch; batch *= 2) {
-        const tune_limits limits = { t->limits.ranks, batch, 0, micro_most };
+        const tune_limits limits = { t->limits.ranks, stages, batch, 0, micro_most };
         tune_choice choice = TUNE_CHOICE_INIT;
         tune_trial *trial;
         tune_fit fit;
-        if (batch % t->limits.ranks != 0 || !tune_next_batch(&limits, 0, &choice))
+        if (batch % (t->limits.ranks / stages) != 0 || !tune_next_batch(&limits, 0, &choice))
             return DSC_FAIL(err, DSC_ERR_INPUT, "--batch", "%" PRId64 " samples have no equal parts for %" PRId64
                             " ranks", batch, t->limits.ranks);
         choice.stage = stage;
@@ -372,6 +402,7 @@ static dsc_status add_row(const tune_trial *trial, cJSON *rows)
         double value;
     } members[] = {
         { "zero_stage", trial->choice.stage },
+        { "pipeline", (double)trial->choice.pipeline },
         { "train_batch_size", (double)trial->batch },
         { "train_micro_batch_size_per_gpu", (double)trial->choice.micro_batch },
         { "gradient_accumulation_steps", (double)trial->choice.accumulation },
@@ -478,6 +509,7 @@ static const dsc_flag rows[] = {
     { "--ranks", NULL, "N", DSC_FLAG_INTEGER, AT(limits.ranks), .min = 1, .max = 1 << 20,
       .help = "number of ranks; default: as many as dsc-launch starts" },
     { "--free-batch", NULL, NULL, DSC_FLAG_BOOL, AT(free_batch), .help = "let the batch of a step change too" },
+    { "--grid", NULL, NULL, DSC_FLAG_BOOL, AT(grids), .help = "also try grids of pipeline x data ranks" },
     { "--metric", NULL, "NAME", DSC_FLAG_CALL, 0, .set = set_metric,
       .help = "throughput, the default, for the most tokens/s, or latency for the shortest step" },
     { "--micro-batches", NULL, "N", DSC_FLAG_INTEGER, AT(sizes_tried), .min = 1, .max = 32,
@@ -488,8 +520,7 @@ static const dsc_flag rows[] = {
       .help = "most runs; default 50" },
     { "--batch", NULL, "A..B", DSC_FLAG_CALL, 0, .set = set_batches,
       .help = "measure batch sizes A, 2A, ... up to B instead of searching" },
-    { "-o", "--out", "TUNED.json", DSC_FLAG_TEXT, AT(out),
-      .help = "config to write; default ds_config_tuned.json" },
+    { "-o", "--out", "TUNED.json", DSC_FLAG_TEXT, AT(out), .help = "config to write; default ds_config_tuned.json" },
     { "--table", NULL, "FILE.json", DSC_FLAG_TEXT, AT(table), .help = "also write the table of runs as JSON" },
     { "--overwrite", NULL, NULL, DSC_FLAG_BOOL, AT(overwrite), .help = "replace an existing -o file" },
 };

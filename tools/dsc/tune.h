@@ -27,14 +27,16 @@ typedef struct tune_choice {
     /* Settings of states in files: */
     bool grouped, speculative; /* all micro-batches of a step in one group; updates before the norm; false: as it is */
     double ratio, gradients; /* shares: states in files, sums in memory; < 0: as it is */
+    int64_t pipeline;        /* stages of a pipeline; 0: as it is */
 } tune_choice;
 #define TUNE_CHOICE_INIT                                                                                               \
     {                                                                                                                  \
-        -1, DSC_RECOMPUTE_NONE, TUNE_AS_IT_IS, 0, 0, TUNE_OVERLAP_AS_IT_IS, -1, -1, false, false, -1, -1               \
+        -1, DSC_RECOMPUTE_NONE, TUNE_AS_IT_IS, 0, 0, TUNE_OVERLAP_AS_IT_IS, -1, -1, false, false, -1, -1, 0            \
     }
 
 typedef struct tune_limits {
     int64_t ranks;
+    int64_t stages;       /* of the file's pipeline, which divide the ranks */
     int64_t batch;        /* samples of a step, fixed; 0: it may change, with constant `accumulation` */
     int64_t accumulation;
     int64_t micro_most;
@@ -48,12 +50,14 @@ DSC_MUST_USE dsc_status tune_apply(const trial_setup *setup, const tune_choice *
 /* The planner's result for a choice. A choice that a config cannot have does not fit. */
 typedef struct tune_fit {
     bool fits;     /* every rank has room */
-    int64_t bytes; /* that each takes */
+    int64_t bytes; /* that each takes, in the stage with most */
     bool on_gpus;
     double first_ratio; /* as dsc_zero_first_share */
 } tune_fit;
 DSC_MUST_USE dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_t ranks, tune_fit *out,
                                   dsc_error *err);
+/* Ranks that share the samples of a step. */
+int64_t tune_data_ranks(const tune_limits *limits, const tune_choice *choice);
 /* The next micro-batch below `micro_batch` (0: the largest at all) that the limits allow, with its accumulation; false:
  * there is none. */
 bool tune_next_batch(const tune_limits *limits, int64_t micro_batch, tune_choice *choice);

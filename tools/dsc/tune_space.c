@@ -62,6 +62,15 @@ static dsc_status put_of_files(cJSON *config, const tune_choice *c, dsc_error *e
     return DSC_OK;
 }
 
+/* The ranks of a stage follow from the number of stages. */
+static dsc_status put_stages(cJSON *config, int64_t stages, dsc_error *err)
+{
+    static const char *const others[] = { "pipeline.stages", "dsc.grid.data" };
+    for (size_t i = 0; i < DSC_COUNT(others); i++)
+        dsc_config_tool_remove(config, others[i]);
+    return dsc_config_tool_put(config, "dsc.grid.pipeline", cJSON_CreateNumber((double)stages), err);
+}
+
 static dsc_status put_choice(cJSON *config, const tune_choice *c, dsc_error *err)
 {
     if (c->stage < 0)
@@ -72,6 +81,8 @@ static dsc_status put_choice(cJSON *config, const tune_choice *c, dsc_error *err
     DSC_TRY(dsc_config_tool_put(config, "dsc.recompute", cJSON_CreateString(dsc_recompute_text(c->recompute)), err));
     DSC_TRY(put_tier(config, c->tier, err));
     DSC_TRY(trial_put_batch(config, c->micro_batch, c->accumulation, err));
+    if (c->pipeline > 0)
+        DSC_TRY(put_stages(config, c->pipeline, err));
     if (c->overlap != TUNE_OVERLAP_AS_IT_IS)
         DSC_TRY(dsc_config_tool_put(config, "zero_optimization.overlap_comm",
                                     cJSON_CreateBool(c->overlap == TUNE_OVERLAP_ON), err));
@@ -96,11 +107,34 @@ dsc_status tune_apply(const trial_setup *setup, const tune_choice *choice, cJSON
     return status;
 }
 
+/* One rank's plan; a stage's ranks have the same. */
+static dsc_status plan_rank(const char *text, int64_t ranks, int32_t rank, dsc_grid *grid, tune_fit *out,
+                            dsc_error *err)
+{
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    dsc_engine *engine = NULL;
+    options.config_text = text;
+    options.flags = DSC_ENGINE_PLAN_ONLY;
+    options.plan_world_size = (int32_t)ranks;
+    options.rank = rank;
+    dsc_status status = dsc_engine_open(&engine, &options, err);
+    if (status == DSC_OK) {
+        dsc_engine_planned planned;
+        dsc_engine_planned_get(engine, &planned);
+        *grid = planned.grid;
+        out->bytes = dsc_max_i64(out->bytes, planned.total_bytes);
+        out->on_gpus = !planned.host_visible;
+        out->first_ratio = rank == 0 ? dsc_zero_first_share(&planned.kept) : out->first_ratio;
+        status = dsc_engine_check_fit(engine, err);
+    }
+    dsc_engine_close(&engine);
+    return status;
+}
+
 dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_t ranks, tune_fit *out, dsc_error *err)
 {
     *out = (tune_fit) { .first_ratio = 1 };
-    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
-    dsc_engine *engine = NULL;
+    dsc_grid grid = { .pipeline = 1, .data = (int32_t)ranks };
     cJSON *config = NULL;
     dsc_error refusal = DSC_ERROR_INIT;
     DSC_TRY(tune_apply(setup, choice, &config, err));
@@ -108,19 +142,9 @@ dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_
     cJSON_Delete(config);
     if (text == NULL)
         return DSC_FAIL(err, DSC_ERR_NOMEM, setup->path, "out of host memory");
-    options.config_text = text;
-    options.flags = DSC_ENGINE_PLAN_ONLY;
-    options.plan_world_size = (int32_t)ranks;
-    dsc_status status = dsc_engine_open(&engine, &options, &refusal);
-    if (status == DSC_OK) {
-        dsc_engine_planned planned;
-        dsc_engine_planned_get(engine, &planned);
-        out->bytes = planned.total_bytes;
-        out->on_gpus = !planned.host_visible;
-        out->first_ratio = dsc_zero_first_share(&planned.kept);
-        status = dsc_engine_check_fit(engine, &refusal);
-    }
-    dsc_engine_close(&engine);
+    dsc_status status = DSC_OK;
+    for (int32_t stage = 0; stage < grid.pipeline && status == DSC_OK; stage++)
+        status = plan_rank(text, ranks, stage * grid.data, &grid, out, &refusal);
     cJSON_free(text);
     out->fits = status == DSC_OK;
     if (status == DSC_OK || status == DSC_ERR_NOFIT || status == DSC_ERR_CONFIG || status == DSC_ERR_UNSUPPORTED)
@@ -129,9 +153,14 @@ dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_
     return status;
 }
 
+int64_t tune_data_ranks(const tune_limits *limits, const tune_choice *choice)
+{
+    return limits->ranks / (choice->pipeline > 0 ? choice->pipeline : limits->stages);
+}
+
 bool tune_next_batch(const tune_limits *limits, int64_t micro_batch, tune_choice *choice)
 {
-    const int64_t each = limits->batch > 0 ? limits->batch / limits->ranks : 0;
+    const int64_t each = limits->batch > 0 ? limits->batch / tune_data_ranks(limits, choice) : 0;
     int64_t micro = micro_batch > 0 ? micro_batch - 1 : each > 0 ? dsc_min_i64(each, limits->micro_most) : 0;
     if (each > 0) {
         while (micro > 0 && each % micro != 0)
@@ -170,6 +199,8 @@ const char *tune_words(const tune_choice *c, char out[160])
     if (c->gradients >= 0)
         used += snprintf(out + used, 160 - (size_t)used, ", gradients %.2g in memory", c->gradients);
     if (c->ratio >= 0)
-        snprintf(out + used, 160 - (size_t)used, ", ratio %.2g", c->ratio);
+        used += snprintf(out + used, 160 - (size_t)used, ", ratio %.2g", c->ratio);
+    if (c->pipeline > 0)
+        snprintf(out + used, 160 - (size_t)used, ", pipeline %d", (int)c->pipeline);
     return out;
 }
