@@ -77,7 +77,7 @@ dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
     const dsc_program *last = lm->selves[modules - 1].program;
     lm->losses = last->value[last->output].rows;
     for (int64_t i = 0; lm->programs[i] != NULL; i++)
-        DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, (int64_t)dsc_program_layouts_bytes(), 1,
+        DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, (int64_t)dsc_program_layouts_bytes(lm->programs[i]), 1,
                                  &lm->programs[i]->layouts, err));
     return DSC_OK;
 }

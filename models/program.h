@@ -618,7 +618,7 @@ DSC_MUST_USE dsc_status dsc_program_compile(dsc_program *program, const dsc_prog
 
 /* Memory that the owner may give a compiled program, in program->layouts, so that offsets are not placed in each call.
  * Several threads may share it. */
-size_t dsc_program_layouts_bytes(void);
+size_t dsc_program_layouts_bytes(const dsc_program *program);
 
 DSC_MUST_USE dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module, const dsc_lora *lora,
                                          int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,

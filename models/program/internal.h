@@ -135,18 +135,23 @@ void dsc_tape_add(dsc_tape *tape, const dsc_op *of, int16_t value, int16_t gradi
 /* ---- Addresses, place.c ---- */
 typedef struct dsc_layout {
     int64_t saved_bytes, rebuilt_bytes, repeated_bytes, cache_bytes, scratch_bytes;
-    int64_t stored[DSC_PROGRAM_VALUES];  /* offset of a forward buffer in its region */
-    int64_t scratch[DSC_PROGRAM_VALUES]; /* offset of a buffer of the pass in the scratch; OUT: in ctx->out meanwhile */
-    int64_t work[DSC_PROGRAM_OPS];       /* offset of an op's own scratch */
-    int64_t cache[2 * DSC_PROGRAM_FORWARD_OPS];
-    int64_t state[DSC_PROGRAM_FORWARD_OPS]; /* offset of an op's state in the cache */
     bool has_state;
+    int64_t *stored;  /* [forward buffers] offset in its region */
+    int64_t *scratch; /* [buffers of the pass] offset in the scratch; OUT: in ctx->out meanwhile */
+    int64_t *work;    /* [ops] offset of an op's own scratch */
+    int64_t *cache;   /* [parts of the cache] */
+    int64_t *state;   /* [forward ops] offset of an op's state in the cache */
 } dsc_layout;
 #define DSC_LAYOUT_OUT (-1)
-void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout *out);
+/* A layout with offsets for a program of any size. */
+typedef struct dsc_layout_memory {
+    dsc_layout at;
+    int64_t offset[2 * DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS + 3 * DSC_PROGRAM_FORWARD_OPS];
+} dsc_layout_memory;
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout_memory *out);
 /* The same, from program->layouts where it is there; else in *own. */
 const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
-                                     dsc_layout *own);
+                                     dsc_layout_memory *own);
 
 /* ---- One call, run.c ---- */
 typedef struct dsc_exec {

@@ -1,5 +1,6 @@
 /* place.c - bytes and offsets of a pass for one micro-batch. SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/window.h"
 #include "models/lora.h"
@@ -149,15 +150,44 @@ static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *s
         *offsets[i] = windows[i].offset;
 }
 
-void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout *out)
+/* Numbers of buffers and other things that have an offset. */
+typedef struct offsets {
+    int64_t stored, scratch, work, cache, state;
+} offsets;
+
+static offsets offsets_of(const dsc_program *program)
 {
+    return (offsets) { .stored = program->buffer_count[0],
+                       .scratch = dsc_max_i64(program->buffer_count[0], program->buffer_count[1]),
+                       .work = program->op_count,
+                       .cache = program->cache_count,
+                       .state = program->cache_tokens > 0 ? program->forward_count : 0 };
+}
+
+static int64_t count_of(const offsets *of) { return of->stored + of->scratch + of->work + of->cache + of->state; }
+
+static void lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout *out, int64_t *offset)
+{
+    const offsets counts = offsets_of(program);
     span spans[DSC_PROGRAM_VALUES] = { { 0 } };
-    *out = (dsc_layout) { 0 };
+    memset(offset, 0, (size_t)count_of(&counts) * sizeof *offset);
+    *out = (dsc_layout) { .stored = offset };
+    out->scratch = out->stored + counts.stored;
+    out->work = out->scratch + counts.scratch;
+    out->cache = out->work + counts.work;
+    out->state = out->cache + counts.cache;
     lay_stored(program, of->batch, of->dtype, out);
     find_spans(program, pass, spans);
     if (pass != DSC_PASS_BACKWARD)
         use_out(program, spans, of, out);
     lay_scratch(program, pass, spans, of, out);
+}
+
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout_memory *out)
+{
+    const offsets counts = offsets_of(program);
+    DSC_ASSERT(count_of(&counts) <= (int64_t)DSC_COUNT(out->offset));
+    lay(program, pass, of, &out->at, out->offset);
 }
 
 /* ---- layouts of passes that ran ---------------------------------------------------------------------------------- */
@@ -174,9 +204,14 @@ struct dsc_layouts {
     _Atomic int32_t state[LAYOUTS]; /* 0: free, 1: being written, 2: there */
     layout_key key[LAYOUTS];
     dsc_layout layout[LAYOUTS];
+    int64_t offset[]; /* those of each layout, one layout after another */
 };
 
-size_t dsc_program_layouts_bytes(void) { return sizeof(struct dsc_layouts); }
+size_t dsc_program_layouts_bytes(const dsc_program *program)
+{
+    const offsets counts = offsets_of(program);
+    return sizeof(struct dsc_layouts) + LAYOUTS * (size_t)count_of(&counts) * sizeof(int64_t);
+}
 
 static bool is_key(const layout_key *a, const layout_key *b)
 {
@@ -184,9 +219,11 @@ static bool is_key(const layout_key *a, const layout_key *b)
            a->dtype == b->dtype && a->pass == b->pass;
 }
 
-const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout *own)
+const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
+                                     dsc_layout_memory *own)
 {
     struct dsc_layouts *all = program->layouts;
+    const offsets counts = offsets_of(program);
     const bool adapted = of->lora != NULL && of->lora->rank > 0;
     const layout_key key = { of->batch,
                              adapted ? dsc_lora_work_bytes(of->lora, of->batch * program->tokens, of->dtype) : 0,
@@ -198,10 +235,10 @@ const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, 
         if (state != 0 || !atomic_compare_exchange_strong(&all->state[i], &state, 1))
             continue;
         all->key[i] = key;
-        dsc_program_lay(program, pass, of, &all->layout[i]);
+        lay(program, pass, of, &all->layout[i], all->offset + i * count_of(&counts));
         atomic_store_explicit(&all->state[i], 2, memory_order_release);
         return &all->layout[i];
     }
     dsc_program_lay(program, pass, of, own);
-    return own;
+    return &own->at;
 }

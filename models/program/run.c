@@ -182,7 +182,7 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
                            dsc_error *err)
 {
     const dsc_op_list *list = &program->list[pass];
-    dsc_layout own;
+    dsc_layout_memory own;
     const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes };
     dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err, .row = -1 };
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
@@ -235,29 +235,30 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
     dsc_linear_planned gemms = { .module = module, .lora = lora, .dtype = dtype, .sink = sink }, again = gemms;
     const dsc_op_batch of = { lora, batch, dtype, sink != NULL ? sink->chunk_bytes : 0 };
     double other = 0, other_again = 0;
-    dsc_layout at;
+    dsc_layout_memory own;
+    const dsc_layout *const at = &own.at;
     again.sink = NULL;
     DSC_TRY(plan_list(program, DSC_PASS_FORWARD, &gemms, &other, batch, err));
     DSC_TRY(plan_list(program, DSC_PASS_REBUILD, &again, &other_again, batch, err));
-    dsc_program_lay(program, DSC_PASS_REBUILD, &of, &at);
-    const int64_t rebuild_bytes = at.scratch_bytes;
-    dsc_program_lay(program, DSC_PASS_FORWARD, &of, &at);
+    dsc_program_lay(program, DSC_PASS_REBUILD, &of, &own);
+    const int64_t rebuild_bytes = at->scratch_bytes;
+    dsc_program_lay(program, DSC_PASS_FORWARD, &of, &own);
     const dsc_value *y = &program->value[program->output];
     const int64_t carried = dsc_program_carried_bytes(program, program->carried_out, batch, dtype);
     *out = (dsc_module_plan) { .out_elements =
                                    carried / (int64_t)dsc_dtype_bytes(dtype) + dsc_value_rows(y, batch) * y->columns,
-                               .saved_bytes = at.saved_bytes,
-                               .forward_scratch_bytes = dsc_max_i64(at.scratch_bytes, rebuild_bytes),
+                               .saved_bytes = at->saved_bytes,
+                               .forward_scratch_bytes = dsc_max_i64(at->scratch_bytes, rebuild_bytes),
                                .forward_flops = gemms.forward_flops + other,
                                .backward_flops = gemms.backward_flops + 2 * other,
-                               .cache_bytes = at.cache_bytes,
-                               .rebuilt_bytes = at.rebuilt_bytes,
+                               .cache_bytes = at->cache_bytes,
+                               .rebuilt_bytes = at->rebuilt_bytes,
                                .rebuild_flops = again.forward_flops + other_again,
-                               .repeated_bytes = at.repeated_bytes,
-                               .keeps_state = at.has_state,
+                               .repeated_bytes = at->repeated_bytes,
+                               .keeps_state = at->has_state,
                                .forward_sent_bytes = sent_bytes(program, DSC_PASS_FORWARD, &of),
                                .backward_sent_bytes = sent_bytes(program, DSC_PASS_BACKWARD, &of) };
-    dsc_program_lay(program, DSC_PASS_BACKWARD, &of, &at);
-    out->backward_scratch_bytes = at.scratch_bytes;
+    dsc_program_lay(program, DSC_PASS_BACKWARD, &of, &own);
+    out->backward_scratch_bytes = at->scratch_bytes;
     return DSC_OK;
 }

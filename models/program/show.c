@@ -134,16 +134,17 @@ int dsc_program_show(const dsc_program *program, int64_t batch, dsc_dtype dtype,
     static const char *const names[] = { "forward", "rebuild", "backward" };
     text t = { out, bytes, 0 };
     const dsc_op_batch of = { .batch = batch, .dtype = dtype };
-    dsc_layout at;
+    dsc_layout_memory own;
+    const dsc_layout *const at = &own.at;
     for (int pass = 0; pass < DSC_PASSES; pass++) {
-        dsc_program_lay(program, (dsc_pass)pass, &of, &at);
+        dsc_program_lay(program, (dsc_pass)pass, &of, &own);
         add(&t, "%s: %d ops, %lld bytes of scratch\n", names[pass], (int)program->list[pass].count,
-            (long long)at.scratch_bytes);
+            (long long)at->scratch_bytes);
         for (int16_t i = 0; i < program->list[pass].count; i++)
             add_op(&t, program, &program->op[program->list[pass].op[i]], batch, dtype);
     }
-    add(&t, "values: %lld bytes saved, %lld rebuilt, %lld repeated\n", (long long)at.saved_bytes,
-        (long long)at.rebuilt_bytes, (long long)at.repeated_bytes);
+    add(&t, "values: %lld bytes saved, %lld rebuilt, %lld repeated\n", (long long)at->saved_bytes,
+        (long long)at->rebuilt_bytes, (long long)at->repeated_bytes);
     for (int16_t i = 0; i < program->d_output; i++) {
         const dsc_value *value = &program->value[i];
         add(&t, "  %-20s [%lld,%lld] %s, %lld bytes, %s\n", value->name, (long long)dsc_value_rows(value, batch),

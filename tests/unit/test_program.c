@@ -148,6 +148,38 @@ static void levels_have_the_same_bits(void **state)
     }
 }
 
+/* Layouts that are kept between calls have the sizes of their program, and give the bits of those made for each call. */
+static void kept_layouts_are_as_long_as_the_program_needs(void **state)
+{
+    enum { ZONE = 256 };
+    program_random *r = &random_program;
+    (void)state;
+    for (int seed = 1; seed <= 10; seed++) {
+        program_random_make(r, (uint64_t)seed);
+        program_reference *reference = reference_of(r);
+        compile(r, false);
+        const program_mode mode = { .dtype = DSC_BF16, .rebuild = true };
+        const size_t bytes = dsc_program_layouts_bytes(&compiled), offsets = 8 * 2 * sizeof(int64_t);
+        unsigned char *memory = calloc(1, bytes + ZONE);
+        assert_non_null(memory);
+        assert_true(bytes < 4096 + offsets * (size_t)(compiled.value_count + compiled.op_count));
+        memset(memory + bytes, 0xa5, ZONE);
+        program_result *plain = program_random_run(r, &compiled, reference, mode);
+        compiled.layouts = (struct dsc_layouts *)(void *)memory;
+        for (int again = 0; again < 2; again++) {
+            program_result *kept = program_random_run(r, &compiled, reference, mode);
+            assert_true(program_result_equals(r, plain, kept));
+            program_result_free(kept);
+        }
+        compiled.layouts = NULL;
+        for (int i = 0; i < ZONE; i++)
+            assert_int_equal(memory[bytes + (size_t)i], 0xa5);
+        free(memory);
+        program_result_free(plain);
+        program_reference_close(reference);
+    }
+}
+
 /* ---- PyTorch ---- */
 
 static void write_program(program_random *r, int seed, const char *folder)
@@ -357,6 +389,7 @@ int main(void)
         cmocka_unit_test(reference_has_slopes),
         cmocka_unit_test(random_programs_agree),
         cmocka_unit_test(levels_have_the_same_bits),
+        cmocka_unit_test(kept_layouts_are_as_long_as_the_program_needs),
         cmocka_unit_test(autograd_agrees),
         cmocka_unit_test(refusals_name_op_and_shapes),
         cmocka_unit_test(linear_attention_is_refused_by_its_shapes),
