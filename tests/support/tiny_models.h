@@ -95,6 +95,13 @@ static const struct { const char *name, *config; const dsc_lora_options *lora;
       "{\"model_type\": \"gpt_oss\", " TINY_SIZES ", \"head_dim\": 24, \"num_local_experts\": 5,"
       " \"num_experts_per_tok\": 2, \"sliding_window\": 3, \"initializer_range\": 0.1}",
       &tiny_expert_lora },
+    { "deepseek v3",
+      "{\"model_type\": \"deepseek_v3\", \"vocab_size\": 61, \"hidden_size\": 64, \"num_hidden_layers\": 2,"
+      " \"num_attention_heads\": 4, \"intermediate_size\": 88, \"max_position_embeddings\": 16,"
+      " \"n_routed_experts\": 6, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"n_group\": 1,"
+      " \"topk_group\": 1, \"q_lora_rank\": null, \"kv_lora_rank\": 16, \"qk_nope_head_dim\": 16,"
+      " \"qk_rope_head_dim\": 8, \"v_head_dim\": 16, \"first_k_dense_replace\": 1, \"initializer_range\": 0.1}",
+      NULL },
 };
 
 #endif
