@@ -272,6 +272,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .replica_count = o->data_ranks / o->layout->world_size,
         .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
+        .late_update = config->own.late_update && config->own.grid.pipeline <= 1,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
         .prefetch_within_limit = config->zero.prefetch_within_bucket,
         .reuse_elements = config->zero.stage3_max_reuse_distance,

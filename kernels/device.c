@@ -69,7 +69,8 @@ void dsc_device_close(dsc_device **device)
 
 dsc_status dsc_stream_open(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out, dsc_error *err)
 {
-    DSC_ASSERT(kind == DSC_STREAM_COMPUTE || kind == DSC_STREAM_ASYNC);
+    DSC_ASSERT(kind == DSC_STREAM_COMPUTE || kind == DSC_STREAM_ASYNC || kind == DSC_STREAM_BEHIND);
+    DSC_ASSERT(kind != DSC_STREAM_BEHIND || !dsc_device_host_visible(device));
     DSC_ASSERT(name != NULL);
     *out = NULL;
     DSC_TRY(device->ops->stream_open(device, kind, name, out, err));

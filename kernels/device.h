@@ -35,7 +35,8 @@ typedef struct dsc_event dsc_event;
 
 typedef enum dsc_stream_kind {
     DSC_STREAM_COMPUTE, /* cpu: inline on the calling thread, in order */
-    DSC_STREAM_ASYNC    /* cpu: a FIFO with one thread; in order inside the stream */
+    DSC_STREAM_ASYNC,   /* cpu: a FIFO with one thread; in order inside the stream */
+    DSC_STREAM_BEHIND   /* GPUs alone: takes what streams of the other kinds leave of the card */
 } dsc_stream_kind;
 
 /* Runs on the stream in order; `args` points at a copy of the bytes given. A failure becomes the stream's. */

@@ -94,7 +94,10 @@ static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, in
         DSC_TRY(update_group(&call, err));
         return dsc_host_update_publish(zero, g, err);
     }
-    DSC_TRY(dsc_host_call(zero->stream.update, update_group, &call, (int64_t)sizeof call, err));
+    if (dsc_update_runs_late(zero))
+        DSC_TRY(update_group(&call, err));
+    else
+        DSC_TRY(dsc_host_call(zero->stream.update, update_group, &call, (int64_t)sizeof call, err));
     return dsc_event_record(zero->group[g].gather.updated, zero->stream.update, err);
 }
 
@@ -114,14 +117,21 @@ static dsc_status share_params(dsc_zero *zero, int32_t g, dsc_error *err)
     return shared && !zero->group[g].gather.unshared ? dsc_gather_params(zero, g, err) : DSC_OK;
 }
 
+/* The sums are complete on the compute stream, and the passes there have read the parameters. */
+static dsc_status update_after_compute(dsc_zero *zero, dsc_error *err)
+{
+    return dsc_update_runs_late(zero) ? dsc_zero_after_compute(zero, zero->stream.update, err) : DSC_OK;
+}
+
 /* The reduce stream has passed its own exchanges of the step (dsc_zero_sumsq), so that its channel is free. */
 static dsc_status gather_sums(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     DSC_ASSERT(zero->o.stage == 0);
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, group->module);
-    return dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, zero->group[g].grad, dsc_zero_own_sum(zero, g),
-                               group->slice, DSC_F32, zero->o.compute, err);
+    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, zero->group[g].grad, dsc_zero_own_sum(zero, g),
+                                group->slice, DSC_F32, zero->o.compute, err));
+    return update_after_compute(zero, err);
 }
 
 static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
@@ -226,6 +236,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     DSC_TRY(walk_tiles(zero, &zero->update_terms, err));
     dsc_hpz_forget(zero, false);
     dsc_fp8_gather_forget(zero, false);
+    DSC_TRY(update_after_compute(zero, err));
     DSC_TRY(update_rounds(zero, &zero->update_terms, err));
     if (zero->stream.update != NULL)
         DSC_TRY(dsc_event_record(zero->event.updated, zero->stream.update, err));

@@ -409,6 +409,8 @@ static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
     if (zero->store->host.runs_behind)
         DSC_TRY(dsc_stream_open(dsc_host_update_stream_device(zero), DSC_STREAM_ASYNC, "update", &zero->stream.update,
                                 err));
+    if (dsc_update_runs_late(zero))
+        DSC_TRY(dsc_stream_open(zero->o.device, DSC_STREAM_BEHIND, "update", &zero->stream.update, err));
     return open_stream(zero, updates, "out", zero->stream.reduce, &zero->stream.out, err);
 }
 

@@ -482,6 +482,7 @@ typedef struct dsc_ext_config {
     char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */
     bool early_update;                /* an update away from the device begins before its norm is known */
     double early_update_share;        /* of states in a GPU's host memory, 0..1 */
+    bool late_update;                 /* an update on a GPU ends under the next forward pass */
     double gradients_in_memory;       /* share of the gradients of states in files that stays in memory */
     double gradients_on_gpu;          /* of states in host memory, that stays on a GPU between micro-batches */
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
@@ -530,8 +531,8 @@ typedef struct dsc_config_unresolved {
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* DSC_AUTO_I64: absent */
-    dsc_source_pos batch, offload_optimizer, offload_param, outputs_on_host, early_update, gradients_in_memory,
-        gradients_on_gpu;
+    dsc_source_pos batch, offload_optimizer, offload_param, outputs_on_host, early_update, late_update,
+        gradients_in_memory, gradients_on_gpu;
     dsc_source_pos grid, quota;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */

@@ -91,6 +91,7 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     s->config->unresolved.offload_param = dsc_config_source_pos(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
     s->config->unresolved.outputs_on_host = dsc_config_source_pos(s, DSC_ID_CPU_CHECKPOINTING);
     s->config->unresolved.early_update = dsc_config_source_pos(s, DSC_ID_EARLY_UPDATE);
+    s->config->unresolved.late_update = dsc_config_source_pos(s, DSC_ID_LATE_UPDATE);
     s->config->unresolved.gradients_in_memory = dsc_config_source_pos(s, DSC_ID_GRADIENTS_IN_MEMORY);
     s->config->unresolved.gradients_on_gpu = dsc_config_source_pos(s, DSC_ID_GRADIENTS_ON_GPU);
     zero->param_buffers_given = dsc_config_has(s, DSC_ID_PARAM_BUFFERS) || dsc_config_has(s, DSC_ID_PARAM_BUFFER_SIZE);
@@ -146,6 +147,30 @@ static dsc_status resolve_early_update(dsc_config *config, bool on_gpus, dsc_err
                           err);
 }
 
+/* A condition that an update under the next forward pass lacks; NULL: it lacks none. */
+static const char *late_update_needs(const dsc_config *config, bool on_cpu)
+{
+    const dsc_recipe recipe = config->optimizer.recipe;
+    if (on_cpu)
+        return "GPUs: a CPU rank's cores have no time left beside a forward pass";
+    if (config->zero.offload_optimizer != DSC_OFFLOAD_NONE || config->zero.offload_param != DSC_OFFLOAD_NONE)
+        return "states and parameters on the GPU, and some are offloaded";
+    if (dsc_recipes[recipe].needs != DSC_NEEDS_NOTHING || dsc_recipes[recipe].rest != recipe ||
+        dsc_config_compresses_signs(config))
+        return "optimizers whose steps depend on an element's own numbers alone";
+    if (config->own.ema.enabled)
+        return "runs without dsc.ema, which reads the new weights";
+    return config->own.grid.pipeline > 1 ? "runs without pipeline stages, which share weights after an update" : NULL;
+}
+
+static dsc_status resolve_late_update(dsc_config *config, bool on_cpu, dsc_error *err)
+{
+    const char *needs = config->own.late_update ? late_update_needs(config, on_cpu) : NULL;
+    return needs == NULL
+               ? DSC_OK
+               : warn_no_effect(config, config->unresolved.late_update, "dsc.late_update", needs, err);
+}
+
 static dsc_status resolve_kept_gradients(dsc_config *config, bool on_gpus, dsc_error *err)
 {
     if (config->own.gradients_on_gpu == 0 ||
@@ -191,6 +216,7 @@ dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts
     }
     DSC_TRY(resolve_outputs(config, facts->device, err));
     DSC_TRY(resolve_early_update(config, facts->device != NULL && !on_cpu, err));
+    DSC_TRY(resolve_late_update(config, on_cpu, err));
     DSC_TRY(resolve_gradients(config, err));
     DSC_TRY(resolve_kept_gradients(config, facts->device != NULL && !on_cpu, err));
     DSC_TRY(resolve_device(config, "zero_optimization.offload_optimizer.device", zero->offload_optimizer,

@@ -108,6 +108,7 @@ static ending run_child(const training *t, cusim_fault fault, int64_t number, cu
 }
 
 #define FIRST_PLANS "\"gemm_plans\": \"first\""
+#define LATE_UPDATE ", \"late_update\": true"
 #define ON_THE_HOST                                                                                     \
     ", \"sub_group_size\": 9000, \"stage3_param_persistence_threshold\": 0,"                             \
     " \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}"
@@ -117,6 +118,8 @@ static const training trainings[] = {
     { 2, 2, "", 2, 0, FIRST_PLANS },
     { 1, 1, "", 2, 0, FIRST_PLANS },
     { 3, 2, ON_THE_HOST, 2, 0, FIRST_PLANS },
+    { 0, 1, "", 2, 0, FIRST_PLANS LATE_UPDATE },
+    { 3, 1, "", 2, 0, FIRST_PLANS LATE_UPDATE },
 };
 
 /* Every `stride`-th fault of one kind, or about a dozen. `harmless`: how many at most may end as if nothing were

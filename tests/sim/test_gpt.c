@@ -183,6 +183,33 @@ static void a_save_beside_training(void **state)
     }
 }
 
+/* The update of a step goes on under what comes next: a forward pass, an evaluation, a save. */
+static void late_updates_give_the_same_bits(void **state)
+{
+    const cusim_policy policies[3] = { CUSIM_COMM_FIRST, CUSIM_COMPUTE_FIRST, CUSIM_RANDOM };
+    for (int32_t world = 1; world <= run_most_ranks(2); world++)
+        for (int32_t stage = 0; stage <= 3; stage++) {
+            char *dir = cw_tmp_open(), *other = cw_tmp_open(), hex[65];
+            uses plain = { .save = dir }, late = { .save = other };
+            run_result at_once, later;
+            const int32_t accumulation = 1 + stage % 2;
+            tiny_variant v = { "cuda", world, stage, accumulation, true, true, DSC_RECOMPUTE_NONE, NULL };
+            use(&v, 3, &plain, &at_once);
+            v.own = ", \"late_update\": true";
+            cusim_set_schedule((uint64_t)stage + 1, policies[(stage + world) % 3]);
+            use(&v, 3, &late, &later);
+            run_expect_same(&at_once, &later);
+            assert_memory_equal(plain.eval, late.eval, (size_t)world * sizeof plain.eval[0]);
+            assert_memory_equal(plain.text[0], late.text[0], sizeof plain.text[0]);
+            cw_hash_of(cw_path(dir, "step-3"), hex);
+            cw_expect_checkpoint(cw_path(other, "step-3"), hex);
+            tiny_free_states(&at_once);
+            tiny_free_states(&later);
+            cw_tmp_close(dir);
+            cw_tmp_close(other);
+        }
+}
+
 /* Rank 0's device memory: what was planned, no more, and the states by ZeRO's formulas. */
 static void memory_is_the_plans(void **state)
 {
@@ -319,6 +346,7 @@ int main(void)
         cmocka_unit_test(eight_gpus_in_fp32),
         cmocka_unit_test(checkpoints_evaluation_generation),
         cmocka_unit_test(a_save_beside_training),
+        cmocka_unit_test(late_updates_give_the_same_bits),
         cmocka_unit_test(memory_is_the_plans),
         cmocka_unit_test(chunks_of_the_head),
         cmocka_unit_test(native_sums_are_near),

@@ -557,6 +557,18 @@ static void offload_on_devices(void **state)
                     "\"gradient_clipping\":1,\"dsc\":{\"early_update\":true}"));
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_true(warned("steps on GPUs that are not clipped"));
+    parse_ok(around("\"gradient_clipping\":1,\"dsc\":{\"late_update\":true}"));
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
+    assert_int_equal(config.warning_count, 0);
+    assert_int_equal(dsc_config_resolve(&config, &cpu, &err), DSC_OK);
+    assert_true(warned("dsc.late_update (line 2): no effect: it is about GPUs"));
+    parse_ok(around("\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\"}},"
+                    "\"dsc\":{\"late_update\":true}"));
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
+    assert_true(warned("some are offloaded"));
+    parse_ok(around("\"dsc\":{\"late_update\":true,\"ema\":{\"enabled\":true}}"));
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
+    assert_true(warned("runs without dsc.ema"));
     parse_ok(around("\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\"}},"
                     "\"gradient_accumulation_steps\":2,\"dsc\":{\"gradients_on_gpu\":1}"));
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);

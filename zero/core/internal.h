@@ -45,7 +45,7 @@ typedef struct dsc_zero_streams {
     dsc_stream *gather, *reduce; /* == o.compute without overlap */
     /* To and from host memory. A host_visible device uses its gather and reduce streams for its files instead. */
     dsc_stream *fetch, *in, *out;
-    dsc_stream *update; /* NULL: the update is done when dsc_zero_update returns */
+    dsc_stream *update; /* NULL: the update is on the compute stream, or done when dsc_zero_update returns */
 } dsc_zero_streams;
 
 typedef struct dsc_zero_events {

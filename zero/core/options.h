@@ -107,6 +107,7 @@ typedef struct dsc_zero_options {
     uint32_t fingerprints;   /* DSC_FINGERPRINTS_*, 0: none */
     uint64_t seed;
     bool overlap;
+    bool late_update;                  /* GPUs: the update goes on behind its call, under the next forward pass */
     int64_t prefetch_elements;         /* prefetch: limit of elements in unfinished gathers; 0: no prefetch */
     bool prefetch_within_limit;        /* false: the next module may exceed the limit if its window has room */
     int64_t reuse_elements;            /* a window stays until its next use if fewer elements are used between */

@@ -137,6 +137,16 @@ bool dsc_host_update_runs_behind(const dsc_zero *zero)
            zero->optimizer_count == 0 && dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
 }
 
+/* Passes of an optimizer read tiles before the first update, and the compute stream does. */
+bool dsc_update_runs_late(const dsc_zero *zero)
+{
+    const dsc_zero_options *o = &zero->o;
+    DSC_ASSERT(o->layout != NULL);
+    return o->late_update && !dsc_device_host_visible(o->device) && !dsc_host_update_is_used(zero) &&
+           !dsc_state_store_is_used(zero) && !o->swap.params_on_host && zero->optimizer_count == 0 &&
+           dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
+}
+
 /* The binary counter of sums that do not depend on W needs all of its levels at hand, so these stay. */
 static bool leaves_device(const dsc_zero *zero, int32_t g)
 {

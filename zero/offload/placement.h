@@ -41,6 +41,8 @@ bool dsc_host_update_updates(const dsc_zero *zero, int32_t group);
 bool dsc_host_update_is_used(const dsc_zero *zero);
 /* The host may still update after dsc_zero_update has returned, while the device is in the next forward pass. */
 bool dsc_host_update_runs_behind(const dsc_zero *zero);
+/* An update by the device continues after dsc_zero_update has returned, on a stream of its own. */
+bool dsc_update_runs_late(const dsc_zero *zero);
 /* And sums or parameters of the group (`plane`) pass through the slots of host_update.h. */
 bool dsc_host_update_brings(const dsc_zero *zero, int32_t group, int plane);
 

@@ -418,7 +418,7 @@ static dsc_status open_update(dsc_zero *zero, dsc_error *err)
     dsc_state_store *store = zero->store;
     const dsc_device_options options = { .alloc = zero->o.alloc, .threads = 1, .caps = zero->o.swap.host_caps };
     DSC_ASSERT(store->update_device == NULL);
-    store->update_compute = zero->o.compute;
+    store->update_compute = dsc_update_runs_late(zero) ? zero->stream.update : zero->o.compute;
     if (!dsc_state_store_updates_behind(zero))
         return DSC_OK;
     DSC_TRY(dsc_device_open(&dsc_device_cpu, &store->update_device, &options, err));

@@ -32,16 +32,22 @@ static cuda_stream *of(dsc_stream *stream) { return (cuda_stream *)stream; }
 
 /* ---- streams ---- */
 
-/* Collectives before compute where both could run: they are short and somebody waits for them. */
+/* Collectives before compute where both could run: they are short and somebody waits for them. Work that nobody waits
+ * for soon comes last. */
+static int priority_of(dsc_stream_kind kind, int least, int greatest)
+{
+    const int middle = least > greatest ? least - 1 : least; /* a greater priority is a smaller number */
+    return kind == DSC_STREAM_ASYNC ? greatest : kind == DSC_STREAM_COMPUTE ? middle : least;
+}
+
 static dsc_status create(cuda_stream *s, dsc_stream_kind kind, dsc_error *err)
 {
     cuda_device *d = s->device;
     int least = 0, greatest = 0;
     DSC_TRY(dsc_cuda_check(d, cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading priorities", err));
-    DSC_TRY(dsc_cuda_check(d,
-                           cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking,
-                                                        kind == DSC_STREAM_ASYNC ? greatest : least),
-                           "opening a stream", err));
+    DSC_TRY(dsc_cuda_check(
+        d, cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking, priority_of(kind, least, greatest)),
+        "opening a stream", err));
     DSC_TRY(dsc_alloc_zeroed(d->alloc, DSC_TAG_CONTROL, DSC_CUDA_HOST_CALLS, sizeof *s->calls, &s->calls, err));
     if (kind != DSC_STREAM_COMPUTE)
         return DSC_OK;
