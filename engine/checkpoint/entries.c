@@ -64,7 +64,9 @@ dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, con
                                  dsc_ckpt_entries *out, dsc_error *err)
 {
     *out = (dsc_ckpt_entries) { .alloc = alloc };
-    const int64_t most = (int64_t)layout->tensor_count * DSC_CKPT_PLANE_COUNT;
+    int64_t most = 0; /* planes that any tensor has, for each tensor */
+    for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++)
+        most += dsc_ckpt_is_saved(state, (dsc_ckpt_plane)plane, true) ? layout->tensor_count : 0;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *out->entry, &out->entry, err));
     const dsc_status status = add_all(out, layout, state, err);
     DSC_ASSERT(out->count <= most);

@@ -201,6 +201,40 @@ static void every_member_is_checked(void **state)
     }
 }
 
+/* Members that only some runs have. */
+static void members_of_some_runs_are_checked(void **state)
+{
+#define MEANS "\"count\":4},\"norm\":{\"mean\":1,\"variance\":0,\"count\":4}}"
+    static const char *const bad[] = {
+        "\"skips\":{}", "\"skips\":[1]", "\"skips\":[{\"after_step\":3}]",
+        "\"skips\":[{\"after_step\":3,\"batches\":0}]", "\"skips\":[{\"after_step\":-1,\"batches\":2}]",
+        "\"skips\":[{\"after_step\":3,\"batches\":1099511627777}]",
+        "\"skips\":[{\"after_step\":3,\"batches\":1},{\"after_step\":2,\"batches\":1}]",
+        "\"spikes\":[]", "\"spikes\":{\"loss\":{}}",
+        "\"spikes\":{\"loss\":{\"mean\":1e999,\"variance\":0," MEANS,
+        "\"spikes\":{\"loss\":{\"mean\":1,\"variance\":-1," MEANS,
+        "\"spikes\":{\"loss\":{\"mean\":\"1\",\"variance\":0," MEANS,
+        "\"outer_momentum\":1",
+    };
+    char to[4096];
+    for (size_t i = 0; i < DSC_COUNT(bad); i++) {
+        snprintf(to, sizeof to, "\"seed\":5,%s", bad[i]);
+        edit("\"seed\":5", to);
+        expect_refusal(to, "");
+    }
+    size_t used = (size_t)snprintf(to, sizeof to, "\"seed\":5,\"skips\":[");
+    for (int i = 0; i < 65; i++) /* one more than a run can have */
+        used += (size_t)snprintf(to + used, sizeof to - used, "%s{\"after_step\":%d,\"batches\":1}", i > 0 ? "," : "",
+                                 i);
+    snprintf(to + used, sizeof to - used, "]");
+    edit("\"seed\":5", to);
+    expect_refusal(to, "");
+    edit("\"seed\":5", "\"seed\":5,\"skips\":[{\"after_step\":3,\"batches\":7}],"
+                       "\"spikes\":{\"loss\":{\"mean\":1,\"variance\":0," MEANS);
+    assert_int_equal(verify_apart("members of some runs").status, DSC_OK);
+#undef MEANS
+}
+
 /* Statements about one tensor or file that contradict the files. */
 static void contradictions_are_refused(void **state)
 {
@@ -429,6 +463,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(the_base_is_good),
         TEST(every_member_is_checked),
+        TEST(members_of_some_runs_are_checked),
         TEST(contradictions_are_refused),
         TEST(lines_about_products_are_checked),
         TEST(settings_are_checked),
