@@ -59,5 +59,5 @@ const dsc_lm_family dsc_gpt2_family = {
     DSC_DENSE_FAMILY("gpt2", keys), .layers_key = "n_layer", .base = "transformer.", .layer = "h.",
     .token_table = "wte.weight", .position_table = "wpe.weight", .head_table = "lm_head.weight", .final_norm = "ln_f",
     .write_config = write_config, .builtin = dsc_gpt2_builtin, .lora_layers = lora_layers, .may_ignore = may_ignore,
-    .in_out = true
+    .in_out = true, .shared_out = true
 };

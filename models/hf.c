@@ -268,8 +268,9 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
         config->sequence = dsc_min_i64(config->positions, DSC_NAMED_SEQUENCE);
     if (config->longest_text > 0)
         config->sequence = dsc_min_i64(config->sequence, config->longest_text);
-    return dsc_lm_apply_options(config, folder->options, dsc_lm_adapter_rows(folder->family, folder->lora),
-                                folder->config_path, err);
+    DSC_TRY(dsc_lm_apply_options(config, folder->options, dsc_lm_adapter_rows(folder->family, folder->lora),
+                                 folder->config_path, err));
+    return dsc_lm_apply_ranks(config, folder->family, folder->options, folder->config_path, err);
 }
 
 static dsc_status open_weights(hf_folder *folder, dsc_error *err)

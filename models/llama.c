@@ -58,7 +58,7 @@ static const dsc_lm_classifier embedder = { .beside = beside_labels };
 
 #define FAMILY(name, prefix)                                                                                           \
     const dsc_lm_family dsc_##name##_family = {                                                                        \
-        DSC_DECODER_RMS(#name, dsc_traits_of_##name), .write_config = dsc_decoder_write_config,                        \
+        DSC_DECODER_RMS(#name, dsc_traits_of_##name), .shared_out = true, .write_config = dsc_decoder_write_config,    \
         .builtin = dsc_llama_builtin, .class_prefix = (prefix), .classifier = &classifier,                             \
         .token_classifier = &token_classifier, .embedder = &embedder                                                   \
     }

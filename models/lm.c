@@ -97,6 +97,7 @@ static void add_program_param(dsc_lm *lm, const dsc_program_param *param)
     spec->experts = param->experts;
     spec->laid_late = param->laid_late;
     spec->trainable = !param->frozen;
+    spec->part = param->share;
     if (param->tied) {
         spec->shared_module = 0;
         spec->shared_param = DSC_LM_TOKEN_TABLE;
@@ -421,7 +422,9 @@ static void fill_model(dsc_lm *lm)
                               .carried = lm->carried != NULL ? &lm->carried->model : NULL,
                               .show_module = dsc_lm_show_module,
                               .labels = labels_of(lm),
-                              .load_buffer = lm->buffer_count > 0 ? dsc_lm_load_buffer : NULL };
+                              .load_buffer = lm->buffer_count > 0 ? dsc_lm_load_buffer : NULL,
+                              .tensor_ranks = config->ranks.count,
+                              .tensor_rank = config->ranks.own };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)

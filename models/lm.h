@@ -92,6 +92,7 @@ typedef struct dsc_lm_config {
     dsc_pooling pooling; /* not AUTO */
     double similarity_scale;
     int64_t longest_text; /* tokens at which the folder cuts texts; 0: it does not say */
+    dsc_program_ranks ranks; /* that compute the blocks together, and which of them this one is */
 } dsc_lm_config;
 
 #define DSC_VOCAB_TOKENS_MAX (1 << 24) /* as a tokenizer has at most */
@@ -129,6 +130,7 @@ typedef struct dsc_lm_family {
     const char *head_bias;                  /* a whole name: "cls.predictions.bias", "lm_head.bias"; NULL: none */
     const char *head_table;     /* a head that is not tied, without base: "lm_head.weight" */
     const char *final_norm;     /* after base: "ln_f"; of a masked model a whole name */
+    bool shared_out;            /* several ranks can compute its blocks together */
     bool wrapped; /* the text part of another model, whose other tensors are not the family's (wrapper.h) */
     bool in_out;  /* matrices of blocks are stored [in,out], and in 4 bits [out,in] */
     dsc_norm_kind norm;
@@ -261,6 +263,9 @@ DSC_MUST_USE dsc_status dsc_lm_choose_classes(dsc_lm_config *config, const struc
 /* Sets sequence and the numbers of rows as the options and the adapter ask; `where` is what errors name. */
 DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options,
                                              int64_t adapter_rows, const char *where, dsc_error *err);
+/* Sets the ranks that compute the model together, of a family and options for which that is built. */
+DSC_MUST_USE dsc_status dsc_lm_apply_ranks(dsc_lm_config *config, const dsc_lm_family *family,
+                                           const dsc_model_options *options, const char *where, dsc_error *err);
 
 /* ---- For modules ---- */
 

@@ -177,3 +177,25 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
     config->vocab_rows = dsc_align_up(config->vocab, dsc_max_i64(1, options->vocab_multiple));
     return DSC_OK;
 }
+
+dsc_status dsc_lm_apply_ranks(dsc_lm_config *config, const dsc_lm_family *family, const dsc_model_options *options,
+                              const char *where, dsc_error *err)
+{
+    const int32_t count = options->tensor_ranks, own = options->tensor_rank;
+    if (count <= 1 && own == 0)
+        return DSC_OK;
+    if (count < 1 || own < 0 || own >= count)
+        return DSC_FAIL(err, DSC_ERR_STATE, where, "rank %d of %d tensor ranks", (int)own, (int)count);
+    const char *what = !family->shared_out           ? "this family"
+                       : options->lora != NULL       ? "adapters (dsc.lora)"
+                       : config->classes > 0         ? "models that classify texts or make vectors of them"
+                       : config->preference.beta > 0 ? "pairs of preferences (dsc.dpo)"
+                                                     : NULL;
+    if (what != NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                        "%d tensor ranks do not work with %s in this version; use one (dsc.grid.tensor), and data or "
+                        "pipeline ranks",
+                        (int)count, what);
+    config->ranks = (dsc_program_ranks) { count, own };
+    return DSC_OK;
+}

@@ -30,6 +30,7 @@ void dsc_lm_describe_module(const dsc_lm *lm, int64_t layer, const dsc_lora *ada
 {
     const dsc_lm_config *config = lm->config;
     begin(lm, layer, out);
+    out->ranks = config->ranks;
     out->adapters = adapters;
     if (layer < 0 && lm->family->emit_first != NULL)
         lm->family->emit_first(out, config);

@@ -298,8 +298,8 @@ static void shape_in_file(const dsc_lm_params *params, int64_t i, int64_t vocab,
     const bool bias = params->family->head_bias != NULL && i == params->count - 2;
     const bool own = params->config->classes > 0 || params->family->emit_last != NULL;
     const bool labels = own && i > DSC_LM_TOKEN_TABLE; /* the head's rows are as they are */
-    *rows = is_table(params, i) && !labels ? vocab : spec->dim_count == 1 ? 0 : spec->dim[0];
-    *cols = bias && !labels ? vocab : spec->dim[spec->dim_count - 1];
+    *rows = is_table(params, i) && !labels ? vocab : spec->dim_count == 1 ? 0 : dsc_param_whole_dim(spec, 0);
+    *cols = bias && !labels ? vocab : dsc_param_whole_dim(spec, spec->dim_count - 1);
 }
 
 static dsc_status check_param(const dsc_lm_params *params, int64_t i, int64_t vocab, const dsc_weight *weight,

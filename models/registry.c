@@ -65,6 +65,8 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
                                     .config = config, .lora = lora };
     dsc_status status = dsc_lm_apply_options(config, options, dsc_lm_adapter_rows(family, lora), args.name, err);
     if (status == DSC_OK)
+        status = dsc_lm_apply_ranks(config, family, options, args.name, err);
+    if (status == DSC_OK)
         status = dsc_lm_open(out, alloc, &args, err);
     dsc_alloc_free(alloc, config);
     return status;

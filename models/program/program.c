@@ -303,11 +303,14 @@ int16_t dsc_program_linear_of(dsc_program *program, int16_t x, int32_t number)
     if (in->columns != layer->shape.in)
         REFUSE(program, "op \"%.60s\" (linear): its input \"%.60s\" is [%lld,%lld], and its weight takes %lld columns",
                layer->name, in->name, (long long)in->rows, (long long)in->columns, (long long)layer->shape.in);
+    /* Ranks with the same weight get the same gradient of its outputs, and one of them takes it to the input. */
+    const dsc_param_part *share = &program->param[layer->weight].share;
+    const bool d_input_elsewhere = share->count > 0 && share->spare;
     const bool bias = layer->bias != DSC_PROGRAM_NONE, adds = bias && !layer->bias_elsewhere;
     op->linear = (dsc_linear_layer) { .shape = layer->shape,
                                       .weight = layer->weight,
                                       .bias = bias ? layer->bias : -1,
-                                      .no_dx = in->is_data && layer->no_adapter,
+                                      .no_dx = (in->is_data && layer->no_adapter) || d_input_elsewhere,
                                       .f32_out = layer->f32_out,
                                       .forward = adds ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE,
                                       .backward = DSC_EPILOGUE_NONE };
