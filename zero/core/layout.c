@@ -125,6 +125,7 @@ static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layou
                                                                      .offset = offset,
                                                                      .drawn = place,
                                                                      .count = count,
+                                                                     .uncounted = spec->part.spare,
                                                                      .update_class = spec->decay ? 0 : 1 };
         if (kind.fp8)
             layout->tensor[layout->tensor_count].fp8_count = dsc_max_i64(fp8_of(model, group->module, spec, rules), 0);
@@ -132,6 +133,7 @@ static int64_t add_tensors(dsc_layout *layout, const dsc_model *model, dsc_layou
             (dsc_layout_param) { layout->tensor_count, false };
         layout->tensor_count++;
         group->tensor_count++;
+        group->uncounted = group->uncounted || spec->part.spare;
         end = offset + count;
         layout->parameter_count += count;
         if (kind.trainable)

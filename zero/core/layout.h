@@ -33,6 +33,7 @@ typedef struct dsc_layout_tensor {
     int64_t drawn;  /* the same if none was laid late: random roundings are drawn by it, whatever lies where */
     int64_t count;  /* elements */
     int64_t fp8_count;    /* in a group in fp8: elements of the matrix with one scale that begins here; 0: none does */
+    bool uncounted;       /* another rank of the job stands for it in the norm (dsc_param_part) */
     int32_t update_class; /* which of an update's scalars are its own: 0 with weight decay, 1 without, unless the
                              engine has put it elsewhere */
 } dsc_layout_tensor;
@@ -43,6 +44,7 @@ typedef struct dsc_layout_group {
     bool matrices; /* which a recipe for them updates */
     dsc_nf4 packed; /* how its parameters are stored, frozen ones alone; windows have them unpacked */
     bool fp8;       /* stage 3 gathers it as matrices in fp8 (zero/fp8_gather.h) */
+    bool uncounted; /* some of its tensors are */
     int32_t first_tensor, tensor_count; /* in layout.tensor */
     int64_t elements;                   /* end of the last tensor */
     int64_t padded;                     /* world_size * slice */
