@@ -96,9 +96,71 @@ static dsc_status backward(const void *args, const dsc_cpu_threads *pool, dsc_er
     DSC_ASSERT(a->rows >= 1);
     DSC_ASSERT(!a->activates || dsc_batch_norm_activates(a->kind));
     DSC_TRY(dsc_range_dtype_check("BATCH_NORM_BWD", a->dtype, err));
-    dsc_range_run(pool, dsc_batch_norm_parts(a->rows), parts, a);
-    dsc_range_run(pool, dsc_div_ceil(a->channels, CHANNELS), finish_gradients, a);
-    dsc_range_run(pool, dsc_div_ceil(a->rows, ROWS), rows, a);
+    DSC_ASSERT(!a->joined || (a->d_weight == NULL && a->d_bias == NULL));
+    if (!a->joined) {
+        dsc_range_run(pool, dsc_batch_norm_parts(a->rows), parts, a);
+        dsc_range_run(pool, dsc_div_ceil(a->channels, CHANNELS), finish_gradients, a);
+    }
+    if (a->d_x != NULL || a->d_add != NULL)
+        dsc_range_run(pool, dsc_div_ceil(a->rows, ROWS), rows, a);
+    return DSC_OK;
+}
+
+/* ---- groups of micro-batches ------------------------------------------------------------------------------------- */
+
+/* Number k of all, in order: micro-batch k / ranks of rank k % ranks. */
+static const float *part_of(const dsc_batch_norm_join_args *a, int64_t k)
+{
+    return a->parts + (k % a->ranks * a->each + k / a->ranks) * 2 * a->channels;
+}
+
+static void join_stats(const dsc_batch_norm_join_args *a, int64_t c)
+{
+    const int64_t count = a->ranks * a->each;
+    const double rows = (double)a->rows, all = rows * (double)count, before = (double)dsc_max_i64(1, a->rows - 1);
+    double sum = 0, squares = 0;
+    for (int64_t k = 0; k < count; k++)
+        sum += (double)part_of(a, k)[c];
+    const double mean = sum / (double)count;
+    for (int64_t k = 0; k < count; k++) {
+        const double apart = (double)part_of(a, k)[c] - mean;
+        squares += (double)part_of(a, k)[a->channels + c] * before + rows * (apart * apart);
+    }
+    a->out[c] = (float)mean;
+    a->out[a->channels + c] = (float)(1 / sqrt(squares / all + (double)a->eps));
+    if (a->mean != NULL)
+        a->mean[c] = (float)mean;
+    if (a->variance != NULL)
+        a->variance[c] = (float)(squares / (all > 1 ? all - 1 : 1));
+}
+
+static void join_gradients(const dsc_batch_norm_join_args *a, int64_t c)
+{
+    const int64_t count = a->ranks * a->each;
+    double sum[2] = { 0, 0 };
+    for (int64_t k = 0; k < count; k++)
+        for (int which = 0; which < 2; which++)
+            sum[which] += (double)part_of(a, k)[which * a->channels + c];
+    for (int which = 0; which < 2; which++)
+        a->out[which * a->channels + c] = (float)(sum[which] / (double)(count * a->rows));
+}
+
+static void join_channels(const void *args, int64_t first, int64_t last)
+{
+    const dsc_batch_norm_join_args *a = args;
+    for (int64_t c = first * CHANNELS; c < dsc_min_i64(last * CHANNELS, a->channels); c++)
+        if (a->gradients)
+            join_gradients(a, c);
+        else
+            join_stats(a, c);
+}
+
+static dsc_status join(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
+{
+    const dsc_batch_norm_join_args *a = args;
+    (void)err;
+    DSC_ASSERT(a->ranks >= 1 && a->each >= 1 && a->rows >= 1);
+    dsc_range_run(pool, dsc_div_ceil(a->channels, CHANNELS), join_channels, a);
     return DSC_OK;
 }
 
@@ -125,4 +187,5 @@ void dsc_batch_norm_init(dsc_kernel_table *table, uint32_t caps)
     table->fn[DSC_KERNEL_BATCH_STATS] = avx512 ? stats_avx512 : avx2 ? stats_avx2 : stats_ref;
     table->fn[DSC_KERNEL_BATCH_NORM_FWD] = avx512 ? forward_avx512 : avx2 ? forward_avx2 : forward_ref;
     table->fn[DSC_KERNEL_BATCH_NORM_BWD] = avx512 ? backward_avx512 : avx2 ? backward_avx2 : backward_ref;
+    table->fn[DSC_KERNEL_BATCH_NORM_JOIN] = join;
 }

@@ -483,19 +483,66 @@ template <class T> void backward(const dsc_cuda_launch *at, const dsc_batch_norm
                                 a->constant };
     const bool aligned = lies_well(op.norm) && is_aligned(a->d_x) && is_aligned(a->d_add) && is_aligned(a->d_out) &&
                          is_aligned(op.means);
-    if (aligned)
+    if (!a->joined && aligned)
         gradients<wide<T>>(at, op, a->scratch, a->rows);
-    else
+    else if (!a->joined)
         gradients<1>(at, op, a->scratch, a->rows);
-    DSC_CUDA_LAUNCH(finish_gradients_kernel, grid_size(dsc_div_ceil(a->channels, SUMMED_COLUMNS)), THREADS, 0,
-                    at->stream, a->d_weight, a->d_bias, a->scratch, a->rows, a->channels, parts);
+    if (!a->joined)
+        DSC_CUDA_LAUNCH(finish_gradients_kernel, grid_size(dsc_div_ceil(a->channels, SUMMED_COLUMNS)), THREADS, 0,
+                        at->stream, a->d_weight, a->d_bias, a->scratch, a->rows, a->channels, parts);
+    if (a->d_x == NULL && a->d_add == NULL)
+        return;
     if (aligned)
         run_rows<wide<T>>(at, op, a->rows);
     else
         run_rows<1>(at, op, a->rows);
 }
 
+/* ---- groups of micro-batches ------------------------------------------------------------------------------------- */
+
+/* A thread has a column; number k of all is micro-batch k / ranks of rank k % ranks. */
+__global__ void __launch_bounds__(THREADS) join_kernel(const dsc_batch_norm_join_args a)
+{
+    const int64_t c = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, count = a.ranks * a.each;
+    if (c >= a.channels)
+        return;
+    double sum = 0, other = 0;
+    for (int64_t k = 0; k < count; k++) {
+        const float *part = a.parts + (k % a.ranks * a.each + k / a.ranks) * 2 * a.channels;
+        sum += static_cast<double>(part[c]);
+        other += static_cast<double>(part[a.channels + c]);
+    }
+    const double rows = static_cast<double>(a.rows), all = rows * static_cast<double>(count);
+    if (a.gradients) {
+        a.out[c] = static_cast<float>(sum / all);
+        a.out[a.channels + c] = static_cast<float>(other / all);
+        return;
+    }
+    const double mean = sum / static_cast<double>(count), before = a.rows > 1 ? rows - 1 : 1;
+    double squares = 0;
+    for (int64_t k = 0; k < count; k++) {
+        const float *part = a.parts + (k % a.ranks * a.each + k / a.ranks) * 2 * a.channels;
+        const double apart = static_cast<double>(part[c]) - mean;
+        squares += static_cast<double>(part[a.channels + c]) * before + rows * (apart * apart);
+    }
+    a.out[c] = static_cast<float>(mean);
+    a.out[a.channels + c] = static_cast<float>(1 / sqrt(squares / all + static_cast<double>(a.eps)));
+    if (a.mean != nullptr)
+        a.mean[c] = static_cast<float>(mean);
+    if (a.variance != nullptr)
+        a.variance[c] = static_cast<float>(squares / (all > 1 ? all - 1 : 1));
+}
+
 } // namespace
+
+dsc_status dsc_cuda_run_BATCH_NORM_JOIN(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_batch_norm_join_args *a = static_cast<const dsc_batch_norm_join_args *>(args);
+    (void)err;
+    DSC_ASSERT(a->ranks >= 1 && a->each >= 1 && a->rows >= 1 && a->channels >= 1);
+    DSC_CUDA_LAUNCH(join_kernel, grid_size(dsc_div_ceil(a->channels, THREADS)), THREADS, 0, at->stream, *a);
+    return DSC_OK;
+}
 
 dsc_status dsc_cuda_run_BATCH_STATS(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {

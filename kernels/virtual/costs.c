@@ -129,7 +129,12 @@ static double norm_bytes(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_BATCH_NORM_BWD: { /* what a sum reads is read again by the second pass */
         const dsc_batch_norm_bwd_args *a = args;
         const int reads = a->activates && a->add != NULL ? 3 : 2, writes = a->d_add != NULL ? 2 : 1;
-        return rows_bytes(a->rows, a->channels, a->dtype, 2 * reads + writes);
+        const int passes = a->joined || a->d_x == NULL ? 1 : 2;
+        return rows_bytes(a->rows, a->channels, a->dtype, passes * reads + (a->d_x != NULL ? writes : 0));
+    }
+    case DSC_KERNEL_BATCH_NORM_JOIN: {
+        const dsc_batch_norm_join_args *a = args;
+        return rows_bytes(2 * a->ranks * a->each, a->channels, DSC_F32, 1);
     }
     default: {
         const dsc_rmsnorm_bwd_args *a = args;
@@ -453,6 +458,7 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_BATCH_STATS:
     case DSC_KERNEL_BATCH_NORM_FWD:
     case DSC_KERNEL_BATCH_NORM_BWD:
+    case DSC_KERNEL_BATCH_NORM_JOIN:
         return norm_bytes(kernel, args);
     case DSC_KERNEL_GELU_FWD:
     case DSC_KERNEL_GELU_BWD:

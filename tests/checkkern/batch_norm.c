@@ -209,6 +209,89 @@ static void check_norm(const norm_case *of)
     ck_kernel(DSC_KERNEL_BATCH_NORM_BWD, &args, sizeof args, verify_bwd);
 }
 
+/* ---- groups of micro-batches ---- */
+
+/* Sums in double, whatever their order. */
+static void verify_join(const void *args)
+{
+    const dsc_batch_norm_join_args *a = args;
+    const int64_t count = a->ranks * a->each, n = a->channels;
+    const double rows = (double)a->rows, all = rows * (double)count;
+    for (int64_t c = 0; c < n; c++) {
+        double sum[2] = { 0, 0 }, squares = 0;
+        for (int64_t k = 0; k < count; k++)
+            for (int which = 0; which < 2; which++)
+                sum[which] += (double)a->parts[(2 * k + which) * n + c];
+        const double mean = sum[0] / (double)count;
+        for (int64_t k = 0; k < count; k++) {
+            const double apart = (double)a->parts[2 * k * n + c] - mean;
+            squares += (double)a->parts[(2 * k + 1) * n + c] * (rows > 1 ? rows - 1 : 1) + rows * apart * apart;
+        }
+        const double rstd = 1 / sqrt(squares / all + (double)a->eps);
+        ck_near(a->out, c, a->gradients ? sum[0] / all : mean, 1e-6);
+        ck_near(a->out, n + c, a->gradients ? sum[1] / all : rstd, 1e-6 * (a->gradients ? 1 : rstd));
+        if (a->mean != NULL)
+            ck_near(a->mean, c, mean, 1e-6);
+        if (a->variance != NULL)
+            ck_near(a->variance, c, squares / (all > 1 ? all - 1 : 1), 1e-6 * (1 + squares / all));
+    }
+    ck_same_on_cpu(a->out);
+}
+
+static void check_join(int64_t ranks, int64_t each, int64_t rows, int64_t channels, bool gradients)
+{
+    if (!ck_case("batch_norm_join %s %lldx%lld of %lldx%lld", gradients ? "gradients" : "statistics", (long long)ranks,
+                 (long long)each, (long long)rows, (long long)channels))
+        return;
+    const float *parts = ck_buf(CK_IN, DSC_F32, ranks * each * 2 * channels, "parts");
+    ck_uniform(parts, 0.1, 2);
+    const bool wanted = !gradients && each > 1;
+    const dsc_batch_norm_join_args args = { .out = ck_buf(CK_OUT, DSC_F32, 2 * channels, "out"),
+                                            .mean = wanted ? ck_buf(CK_OUT, DSC_F32, channels, "mean") : NULL,
+                                            .variance = wanted ? ck_buf(CK_OUT, DSC_F32, channels, "variance") : NULL,
+                                            .parts = parts,
+                                            .ranks = ranks,
+                                            .each = each,
+                                            .rows = rows,
+                                            .channels = channels,
+                                            .eps = 1e-3f,
+                                            .gradients = gradients };
+    ck_kernel(DSC_KERNEL_BATCH_NORM_JOIN, &args, sizeof args, verify_join);
+}
+
+/* A matrix in two halves is the whole one: sums of each, their means, and the second half's d_x. */
+static float joined_means[2 * 328];
+
+static void verify_joined(const void *args)
+{
+    const dsc_batch_norm_bwd_args *a = args;
+    const double unit = a->dtype == DSC_F32 ? 1e-5 : a->dtype == DSC_F16 ? 4e-3 : 3e-2;
+    for (int64_t i = 0; i < a->rows * a->channels; i++) {
+        double h;
+        const int64_t c = i % a->channels;
+        const double d = gradient_of(a, i, &h), factor = ck_get(a->weight, c) * ck_get(a->stats, a->channels + c);
+        const double sum = (double)joined_means[c], along = (double)joined_means[a->channels + c];
+        ck_near(a->d_x, i, factor * (d - sum - h * along), unit * 8 * (fabs(factor) + 0.1) * (fabs(d) + fabs(h) + 1));
+        if (a->d_add != NULL)
+            ck_near(a->d_add, i, d, unit * (fabs(d) + 1));
+    }
+}
+
+static void check_joined(const norm_case *of)
+{
+    if (!ck_case("batch_norm_bwd joined %s %lldx%lld", ck_dtype_text(of->dtype), (long long)of->rows,
+                 (long long)of->channels))
+        return;
+    dsc_batch_norm_bwd_args args = bwd_args(of);
+    args.scratch = ck_buf(CK_INOUT, DSC_F32, dsc_batch_norm_scratch(of->rows, of->channels), "means");
+    args.d_weight = args.d_bias = NULL;
+    args.joined = true;
+    ck_uniform(args.scratch, -0.2, 0.2);
+    for (int64_t i = 0; i < 2 * of->channels; i++)
+        joined_means[i] = (float)ck_get(args.scratch, 2 * dsc_batch_norm_parts(of->rows) * of->channels + i);
+    ck_kernel(DSC_KERNEL_BATCH_NORM_BWD, &args, sizeof args, verify_joined);
+}
+
 /* The three passes of a layer in front of a ReLU. */
 static void bench(int64_t rows_on_gpu, int64_t channels, dsc_dtype dtype)
 {
@@ -254,6 +337,13 @@ void ck_batch_norm(void)
     /* Several tiles of columns, with the last one in part. */
     check_stats(70, 328, DSC_BF16, false, true);
     check_norm(&(norm_case) { 70, 328, DSC_BF16, true, false, DSC_RELU });
+    check_joined(&(norm_case) { 70, 328, DSC_BF16, true, false, DSC_RELU });
+    check_joined(&(norm_case) { 63, 33, DSC_F32, false, false, DSC_SILU });
+    for (int gradients = 0; gradients < 2; gradients++) {
+        check_join(1, 1, 1, 3, gradients != 0);
+        check_join(3, 2, 63, 33, gradients != 0);
+        check_join(4, 1, 130, 300, gradients != 0);
+    }
     /* More rows than parts of 64: parts grow. */
     if (!ck_shortened())
         check_stats(DSC_BATCH_NORM_PARTS * DSC_BATCH_NORM_PART_ROWS + 77, 3, DSC_F32, false, true);
