@@ -164,6 +164,24 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     return run(module, DSC_PASS_BACKWARD, ctx, err);
 }
 
+static dsc_status forward_group(const dsc_module *module, dsc_module_ctx *ctx, int32_t count, dsc_error *err)
+{
+    const dsc_lm_module *self = module->self;
+    return dsc_program_run_group(self->program, DSC_PASS_FORWARD, &self->lora, ctx, count, err);
+}
+
+static dsc_status backward_group(const dsc_module *module, dsc_module_ctx *ctx, int32_t count, dsc_error *err)
+{
+    const dsc_lm_module *self = module->self;
+    return dsc_program_run_group(self->program, DSC_PASS_BACKWARD, &self->lora, ctx, count, err);
+}
+
+static int64_t norm_numbers(const dsc_module *module)
+{
+    const dsc_lm_module *self = module->self;
+    return dsc_program_norm_numbers(self->program);
+}
+
 int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes)
 {
     const dsc_lm_module *self = model->modules[module].self;
@@ -183,4 +201,7 @@ void dsc_lm_module_init(dsc_module *module)
     module->forward = last ? loss : forward;
     module->backward = last ? NULL : backward;
     module->rebuild = last ? NULL : rebuild;
+    module->forward_group = last ? NULL : forward_group;
+    module->backward_group = last ? NULL : backward_group;
+    module->norm_numbers = norm_numbers;
 }

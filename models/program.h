@@ -625,6 +625,11 @@ DSC_MUST_USE dsc_status dsc_program_plan(const dsc_program *program, const dsc_m
                                          dsc_module_plan *out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora,
                                         dsc_module_ctx *ctx, dsc_error *err);
+/* Micro-batches ctx[count] of one norm group together, each in its own memory: ops up to an exchange run for one after
+ * the other. norm_numbers: the most that an exchange has of a micro-batch; 0: the program has no batch norm. */
+DSC_MUST_USE dsc_status dsc_program_run_group(const dsc_program *program, dsc_pass pass, const dsc_lora *lora,
+                                              dsc_module_ctx *ctx, int32_t count, dsc_error *err);
+int64_t dsc_program_norm_numbers(const dsc_program *program);
 /* A program that ends with an op of losses, as a last module. It has a forward alone, which with `save` makes the
  * gradients at once; all of its memory is scratch. */
 DSC_MUST_USE dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *module,

@@ -235,6 +235,17 @@ typedef struct dsc_value_sink {
     void *user;
 } dsc_value_sink;
 
+/* Micro-batches whose pixels a batch norm normalises together: `each` of this rank and of each other one. They pass a
+ * module in one call. Where a result depends on all of them, each writes `count` numbers to own + its number * count,
+ * and exchange makes them known: all[ranks][each][count]. All ranks make the same calls in the same order. */
+typedef struct dsc_norm_group {
+    int32_t ranks, each;
+    float *own, *all; /* [each][most numbers of a call], [ranks][each][most] */
+    dsc_status (*exchange)(struct dsc_norm_group *group, int64_t count, dsc_error *err);
+    void *user;
+} dsc_norm_group;
+#define DSC_NORM_GROUP_MAX 256 /* micro-batches */
+
 typedef struct dsc_module_ctx {
     uint32_t struct_bytes;
     struct dsc_stream *stream; /* compute; all work goes here */
@@ -336,6 +347,8 @@ typedef struct dsc_module_ctx {
     /* Of a model that several ranks compute together, each with its part of the parameters (tensor_ranks of the
      * options): these ranks, with whom a module exchanges values. NULL: this rank computes alone. */
     const struct dsc_exchange_group *group;
+
+    dsc_norm_group *norm_group; /* of a call of several contexts, which all have it; NULL: micro-batches are apart */
 } dsc_module_ctx;
 
 enum {
@@ -367,6 +380,12 @@ typedef struct dsc_module {
     dsc_status (*rebuild)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
     int32_t buffer_count; /* 0 to DSC_MODULE_BUFFERS_MAX */
     const dsc_buffer_spec *buffers;
+    /* Optional: forward and backward of ctx[count], whose batch norms are synchronised (norm_group). Each context has
+     * its own memory, scratch too. NULL: the module cannot. norm_numbers: the most that one call exchanges for a
+     * micro-batch. */
+    dsc_status (*forward_group)(const struct dsc_module *module, dsc_module_ctx *ctx, int32_t count, dsc_error *err);
+    dsc_status (*backward_group)(const struct dsc_module *module, dsc_module_ctx *ctx, int32_t count, dsc_error *err);
+    int64_t (*norm_numbers)(const struct dsc_module *module);
 } dsc_module;
 #define DSC_MODULE_BUFFERS_MAX 192
 

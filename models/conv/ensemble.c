@@ -1,4 +1,4 @@
-/* ensemble.c - an ensemble: its members are networks of models/conv, and its logits are the mean of theirs.
+/* ensemble.c - an ensemble of networks of models/conv, whose logits are the mean of its members' logits.
  *
  *     logits = (logits of member 0 + ... + logits of member K - 1) / K         summed in this order, then scaled
  *
@@ -148,7 +148,7 @@ static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     lm->vocab = first->lm.vocab;
     lm->data = first->lm.data;
     lm->channels = out->member[out->member_count - 1].lm.channels;
-    lm->layers = -2; /* the first and the last module are no blocks */
+    lm->layers = -2; /* without the first and the last module */
     for (int32_t i = 0; i < out->member_count; i++) {
         lm->positions = dsc_max_i64(lm->positions, out->member[i].lm.positions);
         lm->layers += modules_of(&out->member[i]);

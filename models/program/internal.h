@@ -43,6 +43,7 @@ typedef dsc_status dsc_op_plan(const dsc_program *program, const dsc_op *op, int
 typedef int64_t dsc_op_sent(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
 typedef bool dsc_op_can_lie(const dsc_place *places, const dsc_op *op);
 typedef dsc_status dsc_op_rule(struct dsc_tape *tape, dsc_op *op, dsc_error *err);
+typedef int64_t dsc_op_numbers(const struct dsc_exec *exec, const dsc_op *op);
 
 /* All that is known of one kind of op. Masks have a bit for each operand of dsc_op in order. NULL: it has none. */
 typedef struct dsc_op_info {
@@ -69,6 +70,11 @@ typedef struct dsc_op_info {
     dsc_op_flops *flops;
     dsc_op_plan *plan; /* the launches for a plan's sink */
     dsc_op_sent *sent; /* payload in bytes that a rank sends to the others */
+
+    /* An op whose result can depend on all micro-batches of a group: how many numbers of one are exchanged, 0: none
+     * are. `share` writes them, and `finish` reads those of all; both together are `launch` of the whole group. */
+    dsc_op_numbers *numbers;
+    dsc_op_launch *share, *finish;
 
     /* ---- Backward ---- */
     /* Emits the ops of the gradients. NULL: no gradient goes through. */
@@ -162,6 +168,7 @@ typedef struct dsc_exec {
     const dsc_layout *layout;
     dsc_error *err;
     int64_t row; /* the one row of all values that is computed; -1: all rows are */
+    int32_t part; /* number of the micro-batch in its group */
 } dsc_exec;
 char *dsc_exec_at(const dsc_exec *exec, int16_t value); /* NULL: no value, or one that is not written here */
 const dsc_place *dsc_exec_place(const dsc_exec *exec, int16_t value);

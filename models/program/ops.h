@@ -133,6 +133,9 @@ dsc_op_plan dsc_op_plan_classify, dsc_op_plan_compare;
 /* ---- Feature maps, ops_maps.c ---- */
 dsc_op_launch dsc_op_run_batch_stats, dsc_op_run_batch_norm, dsc_op_run_batch_norm_bwd, dsc_op_run_pool,
     dsc_op_run_pool_bwd, dsc_op_run_sample_scale, dsc_op_run_sample_scale_bwd;
+dsc_op_launch dsc_op_share_batch_stats, dsc_op_finish_batch_stats, dsc_op_share_batch_norm_bwd,
+    dsc_op_finish_batch_norm_bwd;
+dsc_op_numbers dsc_op_batch_norm_numbers;
 dsc_op_scratch dsc_op_batch_norm_scratch;
 dsc_op_rule dsc_rule_batch_norm, dsc_rule_sample_scale;
 

@@ -18,24 +18,35 @@ static bool is_constant(const dsc_exec *exec, const dsc_op *op)
     return op->batch_norm.frozen || !ctx->training || (ctx->constant != NULL && ctx->constant[op->batch_norm.mean]);
 }
 
+static dsc_batch_stats_args stats_of(const dsc_exec *exec, const dsc_op *op)
+{
+    return (dsc_batch_stats_args) { .stats = dsc_exec_floats(exec, op->out[0]),
+                                    .x = dsc_exec_at(exec, op->in[0]),
+                                    .scratch = (float *)(void *)dsc_exec_work(exec, op),
+                                    .rows = dsc_exec_rows(exec, op->in[0]),
+                                    .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                    .eps = (float)op->batch_norm.eps,
+                                    .dtype = exec->ctx->dtype };
+}
+
+/* Where a statistic of the micro-batch is wanted; else NULL. */
+static float *statistic_at(const dsc_exec *exec, int32_t buffer)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const bool wanted = exec->pass == DSC_PASS_FORWARD && ctx->training && ctx->statistic != NULL;
+    return wanted ? ctx->statistic[buffer] : NULL;
+}
+
 dsc_status dsc_op_run_batch_stats(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_module_ctx *ctx = exec->ctx;
     const dsc_op_batch_norm *of = &op->batch_norm;
     const bool constant = is_constant(exec, op);
-    const bool wanted = exec->pass == DSC_PASS_FORWARD && ctx->training && ctx->statistic != NULL;
+    dsc_batch_stats_args args = stats_of(exec, op);
     DSC_ASSERT(!constant || ctx->buffer != NULL);
-    const dsc_batch_stats_args args = { .stats = dsc_exec_floats(exec, op->out[0]),
-                                        .mean = wanted ? ctx->statistic[of->mean] : NULL,
-                                        .variance = wanted ? ctx->statistic[of->variance] : NULL,
-                                        .x = dsc_exec_at(exec, op->in[0]),
-                                        .running_mean = constant ? ctx->buffer[of->mean] : NULL,
-                                        .running_variance = constant ? ctx->buffer[of->variance] : NULL,
-                                        .scratch = (float *)(void *)dsc_exec_work(exec, op),
-                                        .rows = dsc_exec_rows(exec, op->in[0]),
-                                        .channels = dsc_exec_value(exec, op->in[0])->columns,
-                                        .eps = (float)of->eps,
-                                        .dtype = ctx->dtype };
+    args.mean = statistic_at(exec, of->mean), args.variance = statistic_at(exec, of->variance);
+    args.running_mean = constant ? ctx->buffer[of->mean] : NULL;
+    args.running_variance = constant ? ctx->buffer[of->variance] : NULL;
     return DSC_RUN(ctx->stream, BATCH_STATS, &args, exec->err);
 }
 
@@ -57,28 +68,102 @@ dsc_status dsc_op_run_batch_norm(dsc_exec *exec, const dsc_op *op)
     return DSC_RUN(ctx->stream, BATCH_NORM_FWD, &args, exec->err);
 }
 
-dsc_status dsc_op_run_batch_norm_bwd(dsc_exec *exec, const dsc_op *op)
+static dsc_batch_norm_bwd_args gradients_of(const dsc_exec *exec, const dsc_op *op)
 {
     const dsc_module_ctx *ctx = exec->ctx;
     const dsc_op_batch_norm *of = &op->batch_norm;
-    const dsc_batch_norm_bwd_args args = { .d_x = dsc_exec_at(exec, op->out[0]),
-                                           .d_add = dsc_exec_at(exec, op->out[1]),
-                                           .d_weight = ctx->grad[of->weight],
-                                           .d_bias = ctx->grad[of->bias],
-                                           .d_out = dsc_exec_at(exec, op->in[0]),
-                                           .x = dsc_exec_at(exec, op->in[1]),
-                                           .add = dsc_exec_at(exec, op->in[3]),
-                                           .stats = dsc_exec_floats(exec, op->in[2]),
-                                           .weight = ctx->param[of->weight],
-                                           .bias = ctx->param[of->bias],
-                                           .scratch = (float *)(void *)dsc_exec_work(exec, op),
-                                           .rows = dsc_exec_rows(exec, op->in[0]),
-                                           .channels = dsc_exec_value(exec, op->in[0])->columns,
-                                           .activates = of->activates,
-                                           .constant = is_constant(exec, op),
-                                           .kind = of->kind,
-                                           .dtype = ctx->dtype };
-    return DSC_RUN(ctx->stream, BATCH_NORM_BWD, &args, exec->err);
+    return (dsc_batch_norm_bwd_args) { .d_x = dsc_exec_at(exec, op->out[0]),
+                                       .d_add = dsc_exec_at(exec, op->out[1]),
+                                       .d_weight = ctx->grad[of->weight],
+                                       .d_bias = ctx->grad[of->bias],
+                                       .d_out = dsc_exec_at(exec, op->in[0]),
+                                       .x = dsc_exec_at(exec, op->in[1]),
+                                       .add = dsc_exec_at(exec, op->in[3]),
+                                       .stats = dsc_exec_floats(exec, op->in[2]),
+                                       .weight = ctx->param[of->weight],
+                                       .bias = ctx->param[of->bias],
+                                       .scratch = (float *)(void *)dsc_exec_work(exec, op),
+                                       .rows = dsc_exec_rows(exec, op->in[0]),
+                                       .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                       .activates = of->activates,
+                                       .constant = is_constant(exec, op),
+                                       .kind = of->kind,
+                                       .dtype = ctx->dtype };
+}
+
+dsc_status dsc_op_run_batch_norm_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_batch_norm_bwd_args args = gradients_of(exec, op);
+    return DSC_RUN(exec->ctx->stream, BATCH_NORM_BWD, &args, exec->err);
+}
+
+/* ---- batch normalization over the micro-batches of a group ------------------------------------------------------- */
+
+int64_t dsc_op_batch_norm_numbers(const dsc_exec *exec, const dsc_op *op)
+{
+    return is_constant(exec, op) ? 0 : 2 * dsc_exec_value(exec, op->in[0])->columns;
+}
+
+/* Of this micro-batch. */
+static float *shared_at(const dsc_exec *exec, int64_t channels)
+{
+    return exec->ctx->norm_group->own + exec->part * 2 * channels;
+}
+
+static dsc_batch_norm_join_args join_of(const dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_norm_group *group = exec->ctx->norm_group;
+    return (dsc_batch_norm_join_args) { .parts = group->all,
+                                        .ranks = group->ranks,
+                                        .each = group->each,
+                                        .rows = dsc_exec_rows(exec, op->in[0]),
+                                        .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                        .eps = (float)op->batch_norm.eps };
+}
+
+dsc_status dsc_op_share_batch_stats(dsc_exec *exec, const dsc_op *op)
+{
+    dsc_batch_stats_args args = stats_of(exec, op);
+    args.mean = shared_at(exec, args.channels), args.variance = args.mean + args.channels;
+    return DSC_RUN(exec->ctx->stream, BATCH_STATS, &args, exec->err);
+}
+
+dsc_status dsc_op_finish_batch_stats(dsc_exec *exec, const dsc_op *op)
+{
+    dsc_batch_norm_join_args args = join_of(exec, op);
+    args.out = dsc_exec_floats(exec, op->out[0]);
+    args.mean = statistic_at(exec, op->batch_norm.mean), args.variance = statistic_at(exec, op->batch_norm.variance);
+    return DSC_RUN(exec->ctx->stream, BATCH_NORM_JOIN, &args, exec->err);
+}
+
+/* Gradients of weight and bias are those of the micro-batch. */
+static dsc_status keep_gradient(const dsc_exec *exec, float *to, const float *from, int64_t count)
+{
+    const dsc_cast_args args = { .to = to, .from = from, .to_dtype = DSC_F32, .from_dtype = DSC_F32, .count = count };
+    return to == NULL ? DSC_OK : DSC_RUN(exec->ctx->stream, CAST, &args, exec->err);
+}
+
+dsc_status dsc_op_share_batch_norm_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    dsc_batch_norm_bwd_args args = gradients_of(exec, op);
+    float *const d_weight = args.d_weight, *const d_bias = args.d_bias;
+    args.d_bias = shared_at(exec, args.channels), args.d_weight = args.d_bias + args.channels;
+    args.d_x = args.d_add = NULL;
+    DSC_TRY(DSC_RUN(exec->ctx->stream, BATCH_NORM_BWD, &args, exec->err));
+    DSC_TRY(keep_gradient(exec, d_bias, args.d_bias, args.channels));
+    return keep_gradient(exec, d_weight, args.d_weight, args.channels);
+}
+
+dsc_status dsc_op_finish_batch_norm_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    dsc_batch_norm_bwd_args args = gradients_of(exec, op);
+    dsc_batch_norm_join_args join = join_of(exec, op);
+    args.d_weight = args.d_bias = NULL;
+    args.joined = true;
+    join.out = dsc_batch_norm_means(args.scratch, args.rows, args.channels);
+    join.gradients = true;
+    DSC_TRY(DSC_RUN(exec->ctx->stream, BATCH_NORM_JOIN, &join, exec->err));
+    return DSC_RUN(exec->ctx->stream, BATCH_NORM_BWD, &args, exec->err);
 }
 
 /* Without an activation the residual's gradient is that of the output, and the residual is not read. */

@@ -198,6 +198,73 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
     return DSC_OK;
 }
 
+/* ---- micro-batches whose batch norms are synchronised ------------------------------------------------------------ */
+
+/* Ops of the list from `first` on: how many no exchange is in. All micro-batches have the same ones. */
+static int16_t ops_until_exchange(const dsc_exec *exec, const dsc_op_list *list, int16_t first)
+{
+    int16_t end = first;
+    while (end < list->count) {
+        const dsc_op *op = &exec->program->op[list->op[end]];
+        const dsc_op_info *info = &dsc_op_infos[op->kind];
+        if (info->numbers != NULL && info->numbers(exec, op) > 0)
+            break;
+        end++;
+    }
+    return end;
+}
+
+static dsc_status exchange(dsc_exec *exec, int32_t count, const dsc_op *op, dsc_error *err)
+{
+    const dsc_op_info *info = &dsc_op_infos[op->kind];
+    dsc_norm_group *group = exec[0].ctx->norm_group;
+    for (int32_t i = 0; i < count; i++)
+        DSC_TRY(info->share(&exec[i], op));
+    DSC_TRY(group->exchange(group, info->numbers(&exec[0], op), err));
+    for (int32_t i = 0; i < count; i++)
+        DSC_TRY(info->finish(&exec[i], op));
+    return DSC_OK;
+}
+
+dsc_status dsc_program_run_group(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, dsc_module_ctx *ctx,
+                                 int32_t count, dsc_error *err)
+{
+    const dsc_op_list *list = &program->list[pass];
+    const dsc_op_batch of = { lora, ctx[0].batch, ctx[0].dtype, ctx[0].chunk_bytes };
+    dsc_layout own;
+    dsc_exec exec[DSC_NORM_GROUP_MAX];
+    DSC_ASSERT(count >= 1 && count <= DSC_NORM_GROUP_MAX);
+    const dsc_layout *layout = dsc_program_layout(program, pass, &of, &own);
+    for (int32_t i = 0; i < count; i++)
+        exec[i] = (dsc_exec) { .program = program,
+                               .pass = pass,
+                               .lora = lora,
+                               .ctx = &ctx[i],
+                               .layout = layout,
+                               .err = err,
+                               .row = -1,
+                               .part = i };
+    for (int16_t first = 0; first < list->count;) {
+        const int16_t end = ops_until_exchange(&exec[0], list, first);
+        for (int32_t i = 0; i < count; i++)
+            for (int16_t j = first; j < end; j++)
+                DSC_TRY(run_op(&exec[i], &program->op[list->op[j]]));
+        if (end < list->count)
+            DSC_TRY(exchange(exec, count, &program->op[list->op[end]], err));
+        first = (int16_t)(end + 1);
+    }
+    return DSC_OK;
+}
+
+int64_t dsc_program_norm_numbers(const dsc_program *program)
+{
+    int64_t most = 0;
+    for (int16_t i = 0; i < program->forward_count; i++)
+        if (program->op[i].kind == DSC_OP_BATCH_STATS)
+            most = dsc_max_i64(most, 2 * program->value[program->op[i].in[0]].columns);
+    return most;
+}
+
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 /* Payload in bytes that a list sends to other ranks. */
