@@ -220,19 +220,21 @@ dsc_status dsc_engine_fetch_statistics(dsc_engine *engine, int64_t micro_step, d
                     (const float *)engine->work.statistics_buf.ptr + mb * count, count * 4, err);
 }
 
-/* The order of micro-batches: micro-steps, then ranks; statistics of a module are those of the ranks that have it. */
+/* The order of micro-batches: micro-steps, then ranks; statistics of a module are those of the ranks that have it. A
+ * norm group is one batch, whose statistics its first micro-batch has. */
 static void fold_module(dsc_engine *engine, int32_t module, int64_t statistics)
 {
     const dsc_quota *quota = &engine->quota.now;
     const int64_t most = engine->config.micro_steps_most, ranks = engine->stages.grid.data;
+    const int64_t group = engine->plan.norm_each > 0 ? engine->plan.norm_each * ranks : 1;
     const int64_t first_rank = dsc_stages_first_rank_of(&engine->stages, module);
     const int32_t first = engine->buffers.first[module];
     const int32_t count = dsc_stages_whole_model(engine)->modules[module].buffer_count;
     for (int32_t n = first; n < first + count; n++) {
         const dsc_ckpt_buffer *b = &engine->buffers.stored[n];
         if (b->spec->kind == DSC_BUFFER_STEPS && !b->spec->frozen)
-            *(int64_t *)b->value += quota->total;
-        for (int64_t k = 0; engine->buffers.at[n] >= 0 && k < engine->quota.micro_steps * ranks; k++) {
+            *(int64_t *)b->value += quota->total / group;
+        for (int64_t k = 0; engine->buffers.at[n] >= 0 && k < engine->quota.micro_steps * ranks; k += group) {
             if (!dsc_quota_has(quota, (int32_t)(k % ranks), k / ranks))
                 continue;
             const int64_t row = (first_rank + k % ranks) * most + k / ranks;

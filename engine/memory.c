@@ -388,9 +388,9 @@ static char *place_module_buffers(dsc_engine *engine, int32_t mb, char *out, kep
         const int64_t slot = (int64_t)(m % DSC_OUT_SLOTS) * plan->micro_batch_group + mb;
         engine->work.out[at] = plan->out_away_count > 0 ? out + slot * plan->out_bytes_most : out;
         out += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
-        engine->work.saved[at] = end->saved;
+        engine->work.saved[at] = end->saved + mb * plan->saved_frame;
         end->saved += plan->saved_shared ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
-        engine->work.rebuilt[at] = end->rebuilt;
+        engine->work.rebuilt[at] = end->rebuilt + mb * plan->rebuilt_frame;
         end->rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(plan->module[m].rebuilt_bytes, 256);
         const int64_t repeated = plan->repeated_bytes > 0 ? plan->module[m].repeated_bytes : 0;
         engine->work.repeated[at] = repeated > 0 ? end->repeated : NULL;
@@ -403,7 +403,7 @@ static void place_work_buffers(dsc_engine *engine)
 {
     const dsc_plan *plan = &engine->plan;
     char *at = engine->work.activation_buf.ptr;
-    for (int32_t i = 0; i <= plan->micro_batch_group; i++, at += plan->d_bytes_most)
+    for (int32_t i = 0; i < dsc_plan_d_buffers(plan); i++, at += plan->d_bytes_most)
         engine->work.d_buffer[i] = at;
     engine->work.losses = (float *)(void *)at;
     at += plan->losses_bytes;

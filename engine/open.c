@@ -19,6 +19,7 @@
 #include "engine/machine.h"
 #include "engine/memory.h"
 #include "engine/model.h"
+#include "engine/norm_group.h"
 #include "engine/report.h"
 #include "engine/value_trace.h"
 
@@ -215,6 +216,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     DSC_TRY(dsc_engine_check_packed(engine, err));
     DSC_TRY(dsc_engine_freeze(engine, err));
     DSC_TRY(dsc_engine_check_biases(engine, err));
+    DSC_TRY(dsc_norm_group_check(engine, err));
     engine->models.now = engine->model;
     return dsc_engine_open_cuts(engine, err);
 }

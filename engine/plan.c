@@ -12,6 +12,7 @@
 #include "engine/fp8.h"
 #include "engine/hooks.h"
 #include "engine/local_sgd.h"
+#include "engine/norm_group.h"
 #include "offload/tile_buffers.h"
 
 #define PLAN_ALIGN 256
@@ -130,9 +131,16 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         plan->backward_reads_params[m] = dsc_plan_recompute(o->config, module, p) != DSC_RECOMPUTE_NOTHING ||
                                          (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
     }
+    if (plan->norm_each > 0) {
+        plan->scratch_frame = plan->scratch_bytes;
+        plan->saved_frame = plan->saved_shared ? plan->saved_bytes : 0;
+        plan->rebuilt_frame = plan->rebuilt_shared ? plan->rebuilt_bytes : 0;
+        plan->scratch_bytes *= plan->norm_each;
+    }
+    const int32_t sharers = (int32_t)dsc_max_i64(1, plan->norm_each);
     plan->out_bytes_total *= plan->lanes;
-    plan->saved_bytes *= plan->saved_shared ? 1 : plan->lanes;
-    plan->rebuilt_bytes *= plan->rebuilt_shared ? 1 : plan->lanes;
+    plan->saved_bytes *= plan->saved_shared ? sharers : plan->lanes;
+    plan->rebuilt_bytes *= plan->rebuilt_shared ? sharers : plan->lanes;
     plan->repeated_bytes *= plan->lanes;
     plan->stage_bytes = stage_bytes(o, plan);
     plan->flops_per_micro_batch = dsc_plan_flops(o->config, o->model, plan->module);
@@ -354,9 +362,20 @@ typedef struct work_sizes {
     int64_t records, records_mirror; /* bytes */
     int64_t router_stats, expert_loads;
     int64_t values, values_mirror, statistics, statistics_own, statistics_all; /* bytes */
-    int64_t buffers, buffers_most;
+    int64_t buffers, buffers_most, d_buffers;
+    int64_t norm, norm_mirror, norm_grads; /* bytes */
+    int64_t norm_each;
     int64_t first_parts, reports, params_read; /* lengths */
 } work_sizes;
+
+static void size_norm_group(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
+{
+    const dsc_norm_group_sizes sizes = dsc_norm_group_sizes_of(o->model);
+    out->norm_each = plan->norm_each;
+    out->norm = (1 + o->world_size) * plan->norm_each * sizes.numbers * 4;
+    out->norm_mirror = dsc_device_host_visible(o->device) ? 0 : out->norm;
+    out->norm_grads = plan->norm_each * sizes.grads * 4;
+}
 
 static void size_buffers(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
 {
@@ -377,8 +396,9 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
     DSC_ASSERT(plan->micro_batch_group >= 1 && plan->loss_slots >= 1);
     DSC_ASSERT(plan->out_away_count < o->model->module_count);
     *out = (work_sizes) {
-        .activation = plan->out_bytes_total + (plan->micro_batch_group + 1) * plan->d_bytes_most + plan->losses_bytes +
+        .activation = plan->out_bytes_total + dsc_plan_d_buffers(plan) * plan->d_bytes_most + plan->losses_bytes +
                       plan->saved_bytes + plan->rebuilt_bytes + plan->repeated_bytes,
+        .d_buffers = dsc_plan_d_buffers(plan),
         .scratch = plan->scratch_bytes + plan->logits_bytes,
         .eval = plan->batch_bytes,
         .outputs = plan->out_away_bytes,
@@ -414,6 +434,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
     }
     if ((prints & DSC_FINGERPRINTS_PARAMS) != 0)
         out->params_read = (int64_t)o->world_size * o->layout->group_count * o->layout->world_size;
+    size_norm_group(o, plan, out);
 }
 
 int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_work *w, dsc_need list[DSC_WORK_NEEDS_MAX])
@@ -442,7 +463,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->saved, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
         { &w->rebuilt, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
         { &w->repeated, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
-        { &w->d_buffer, DSC_TAG_CONTROL, host, (s.micro_batch_group + 1) * word, DSC_NEED_SMALL },
+        { &w->d_buffer, DSC_TAG_CONTROL, host, s.d_buffers * word, DSC_NEED_SMALL },
         { &w->eval_data, DSC_TAG_CONTROL, host, s.tensors * word, DSC_NEED_SMALL },
         { &w->device_batch, DSC_TAG_CONTROL, host, s.lanes * s.tensors * word, DSC_NEED_SMALL },
         { &w->batch, DSC_TAG_CONTROL, host, s.lanes * word, DSC_NEED_SMALL },
@@ -482,6 +503,13 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->reports, DSC_TAG_CONTROL, host, s.reports * (int64_t)sizeof(dsc_rank_report), DSC_NEED_ARRAY },
         { &w->params_read, DSC_TAG_CONTROL, host, s.params_read * number, DSC_NEED_ARRAY },
     };
+    const dsc_need of_norm_group[] = {
+        { &w->norm_buf, DSC_TAG_SCRATCH, device, s.norm, DSC_NEED_DEVICE },
+        { &w->norm_mirror, DSC_TAG_DATA, pinned, s.norm_mirror, DSC_NEED_DEVICE },
+        { &w->norm_grads_buf, DSC_TAG_SCRATCH, device, s.norm_grads, DSC_NEED_DEVICE },
+        { &w->norm_ctx, DSC_TAG_CONTROL, host, s.norm_each * (int64_t)sizeof *w->norm_ctx, DSC_NEED_SMALL },
+        { &w->norm_grad, DSC_TAG_CONTROL, host, s.norm_each * s.params * word, DSC_NEED_SMALL },
+    };
     for (size_t i = 0; i < DSC_COUNT(buffers); i++)
         if (o == NULL || buffers[i].bytes > 0)
             list[count++] = buffers[i];
@@ -496,6 +524,9 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
     for (size_t i = 0; i < DSC_COUNT(of_checks); i++)
         if (o == NULL || of_checks[i].bytes > 0)
             list[count++] = of_checks[i];
+    for (size_t i = 0; i < DSC_COUNT(of_norm_group); i++)
+        if (o == NULL || of_norm_group[i].bytes > 0)
+            list[count++] = of_norm_group[i];
     for (size_t i = 0; i < DSC_COUNT(of_pairs) && (o == NULL || o->config->own.dpo.enabled); i++)
         list[count++] = of_pairs[i];
     if (o != NULL) {
@@ -549,6 +580,7 @@ dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *er
 {
     dsc_plan plan = { .alloc = o->alloc,
                       .micro_batch_group = dsc_config_micro_batch_group(o->config),
+                      .norm_each = o->config->norm_each,
                       .chunk_bytes = chunk_bytes(o),
                       .joins_input_gradients = !dsc_device_host_visible(o->device) };
     dsc_status status = DSC_OK;

@@ -42,6 +42,8 @@ typedef struct dsc_plan {
         rebuilt_bytes; /* sum over modules and micro-batches of a group; shared: of the largest module */
     int64_t repeated_bytes; /* sum over modules and micro-batches; 0 unless these values are kept */
     bool saved_shared, rebuilt_shared;
+    int32_t norm_each; /* micro-batches of a norm group that a rank has (norm_group.h); 0: there are no groups */
+    int64_t scratch_frame, saved_frame, rebuilt_frame; /* with groups: of one micro-batch where modules share memory */
     int32_t micro_batch_group; /* micro-batches that pass a module before the next one */
     int32_t lanes;       /* micro-batches with activations of their own: of a group, or those that a stage has begun */
     int64_t stage_bytes; /* inputs and gradients that go from stage to stage */
@@ -105,7 +107,7 @@ typedef struct dsc_work {
      * slots. */
     char **out, **saved, **rebuilt;   /* [lanes][module_count] */
     char **repeated;                  /* [lanes][module_count]; NULL entries: not kept */
-    char **d_buffer;                  /* [together + 1] gradients of outputs, step.c says whose */
+    char **d_buffer;                  /* [dsc_plan_d_buffers] gradients of outputs, module_context.c says whose */
     float *losses, *logits;           /* on the device */
     float *host_losses, *host_logits; /* [loss_slots] of the plan, where the host reads them; may be the device's */
     void **eval_data;                 /* [batch_count] a micro-batch that the host fills */
@@ -136,9 +138,21 @@ typedef struct dsc_work {
     int64_t *buffer_steps;       /* [buffers] values of STEPS */
     const float **buffer_values; /* [most buffers of a module], of a context */
     float **buffer_statistics;   /* likewise */
+    /* Norm groups (norm_group.h): numbers of an exchange, of this rank's micro-batches and then of all; the same where
+     * the host reads them. Gradients of a module, contexts of a call and lists of gradients, for each micro-batch. */
+    dsc_buf norm_buf, norm_mirror, norm_grads_buf;
+    dsc_module_ctx *norm_ctx;
+    float **norm_grad;
 } dsc_work;
 
-#define DSC_WORK_NEEDS_MAX 50
+/* Gradients of outputs that exist at once: two of each micro-batch of a norm group, else one more than there are
+ * micro-batches. */
+static inline int32_t dsc_plan_d_buffers(const dsc_plan *plan)
+{
+    return plan->norm_each > 0 ? 2 * plan->micro_batch_group : plan->micro_batch_group + 1;
+}
+
+#define DSC_WORK_NEEDS_MAX 55
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */

@@ -14,6 +14,7 @@
 #include "engine/local_sgd.h"
 #include "engine/model.h"
 #include "engine/replicas.h"
+#include "engine/norm_group.h"
 #include "engine/report.h"
 #include "engine/save.h"
 #include "engine/step.h"
@@ -25,64 +26,10 @@ static dsc_status wrong_phase(const char *what, const char *expected, dsc_error 
     return DSC_FAIL(err, DSC_ERR_STATE, "", "%s called out of order; expected %s", what, expected);
 }
 
-static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, dsc_module_ctx *ctx)
-{
-    const int32_t at = dsc_engine_at(engine, mb, module);
-    *ctx = (dsc_module_ctx) {
-        .struct_bytes = (uint32_t)sizeof *ctx,
-        .stream = engine->compute,
-        .dtype = dsc_engine_dtype(engine),
-        .batch = engine->config.train_micro_batch_size_per_gpu,
-        .save = save,
-        .rng_seed = (uint64_t)engine->config.seed,
-        .rng_step = (uint64_t)engine->progress.step + 1,
-        .param = engine->work.param,
-        .grad = engine->work.grad,
-        .batch_data = engine->work.batch[mb],
-        .in = module > 0 ? engine->work.out[at - 1] : dsc_stages_input(engine, mb),
-        .saved = engine->work.saved[at],
-        .scratch = engine->work.scratch_buf.ptr,
-        .loss_scale = (float)engine->progress.loss_scaler.scale,
-        .rebuilt = engine->work.rebuilt[at],
-        .repeated = save && engine->config.own.recompute == DSC_RECOMPUTE_KEPT ? engine->work.repeated[at] : NULL,
-        .chunk_bytes = engine->plan.chunk_bytes,
-        .experts = &engine->model->experts,
-        .records = dsc_engine_records(engine, mb),
-        .pairs = dsc_model_prefers(engine->model),
-        .joins_input_gradients = engine->plan.joins_input_gradients,
-        .buffer = dsc_engine_buffer_values(engine, module),
-        .constant = dsc_engine_buffer_constants(engine, module),
-    };
-    const int64_t micro_step = engine->progress.micro_step + mb; /* in an evaluation the rank may have none */
-    const int64_t leaf = dsc_engine_has_micro_batch(engine, micro_step)
-                             ? dsc_quota_number(&engine->quota.now, engine->stages.data_rank, micro_step)
-                             : 0;
-    ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
-}
-
 /* This rank has that micro-batch of the pass. If not, it only takes part in the collectives of the others'. */
 static bool has_part(const dsc_engine *engine, int32_t mb)
 {
     return dsc_engine_has_micro_batch(engine, engine->progress.micro_step + mb);
-}
-
-/* Buffer of the gradient of a module's output, written by the successor's backward and read by the module's own. There
- * is one more buffer than micro-batches. The first micro-batch writes to the free buffer. Each later micro-batch writes
- * to the buffer that the micro-batch before it has read. */
-char *dsc_step_output_gradient(const dsc_engine *engine, int32_t module, int32_t mb)
-{
-    const int32_t made_by = engine->model->module_count - 2 - module; /* index of the producer, from 0 */
-    const int32_t count = engine->plan.micro_batch_group + 1;
-    return engine->work.d_buffer[(mb % engine->plan.micro_batch_group + count - made_by % count) % count];
-}
-
-/* Where a module writes the gradient of its input; the first module of a later stage writes what is sent. */
-static dsc_status input_gradient(dsc_engine *engine, int32_t m, int32_t mb, void **out, dsc_error *err)
-{
-    if (m == 0)
-        return dsc_stages_input_gradient(engine, engine->progress.micro_step + mb, out, err);
-    *out = dsc_step_output_gradient(engine, m - 1, mb);
-    return DSC_OK;
 }
 
 static dsc_status call_module(const dsc_module *module, dsc_pass pass, dsc_module_ctx *ctx, dsc_error *err)
@@ -120,7 +67,7 @@ static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t mb, dsc_
                                  dsc_span_kind kind, dsc_error *err)
 {
     dsc_module_ctx ctx;
-    fill_ctx(engine, m, mb, save, &ctx);
+    dsc_step_context(engine, m, mb, save, &ctx);
     ctx.training = kind != DSC_SPAN_EVALUATE;
     ctx.statistic = kind == DSC_SPAN_FORWARD ? dsc_engine_buffer_statistics(engine, m, mb) : NULL;
     ctx.out = engine->work.out[dsc_engine_at(engine, mb, m)];
@@ -128,6 +75,11 @@ static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t mb, dsc_
     DSC_TRY(run_module(engine, m, mb, pass, &ctx, err));
     dsc_engine_span_end(engine, kind, m, start);
     return DSC_OK;
+}
+
+dsc_status dsc_step_module_rebuild(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err)
+{
+    return module_forward(engine, m, mb, DSC_PASS_REBUILD, true, DSC_SPAN_RECOMPUTE, err);
 }
 
 dsc_status dsc_step_module_forward(dsc_engine *engine, int32_t m, int32_t mb, bool save, dsc_error *err)
@@ -163,7 +115,7 @@ static dsc_status loss_and_gradient(dsc_engine *engine, int32_t m, int32_t mb, d
     const int64_t micro_step = engine->progress.micro_step + mb;
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
     DSC_TRY(dsc_stages_tied_gradients(engine, micro_step, engine->work.grad, err));
-    DSC_TRY(input_gradient(engine, m, mb, &ctx->d_in, err));
+    DSC_TRY(dsc_step_input_gradient(engine, m, mb, &ctx->d_in, err));
     ctx->statistic = dsc_engine_buffer_statistics(engine, m, mb);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
     DSC_TRY(run_module(engine, m, mb, DSC_PASS_FORWARD, ctx, err));
@@ -176,7 +128,7 @@ dsc_status dsc_step_loss(dsc_engine *engine, int32_t m, int32_t mb, bool save, d
 {
     const int64_t micro_step = engine->progress.micro_step + mb;
     dsc_module_ctx ctx;
-    fill_ctx(engine, m, mb, save, &ctx);
+    dsc_step_context(engine, m, mb, save, &ctx);
     ctx.training = save;
     ctx.losses = engine->work.losses;
     ctx.label_smoothing = save ? (float)engine->config.own.label_smoothing : 0.0f;
@@ -199,10 +151,14 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
     for (int32_t m = 0; m < last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
         DSC_TRY(dsc_outputs_before_forward(engine, m, err));
+        const bool group = save && dsc_norm_group_has(engine, m);
+        if (group)
+            DSC_TRY(dsc_norm_group_forward(engine, m, err));
         for (int32_t mb = 0; mb < mb_count; mb++) {
             if (save && !has_part(engine, mb))
                 continue;
-            DSC_TRY(dsc_step_module_forward(engine, m, mb, save, err));
+            if (!group)
+                DSC_TRY(dsc_step_module_forward(engine, m, mb, save, err));
             if (save)
                 DSC_TRY(dsc_outputs_after_forward(engine, m, mb, err));
         }
@@ -224,10 +180,10 @@ static dsc_status module_gradient(dsc_engine *engine, int32_t m, int32_t mb, dsc
                                true, DSC_SPAN_RECOMPUTE, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
     dsc_module_ctx ctx;
-    fill_ctx(engine, m, mb, true, &ctx);
+    dsc_step_context(engine, m, mb, true, &ctx);
     ctx.training = true;
     ctx.d_out = dsc_step_output_gradient(engine, m, mb);
-    DSC_TRY(input_gradient(engine, m, mb, &ctx.d_in, err));
+    DSC_TRY(dsc_step_input_gradient(engine, m, mb, &ctx.d_in, err));
     ctx.out = engine->work.out[dsc_engine_at(engine, mb, m)];
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
     DSC_TRY(run_module(engine, m, mb, DSC_PASS_BACKWARD, &ctx, err));
@@ -247,6 +203,8 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     const int32_t step = 2 * engine->model->module_count - 2 - m;
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->work.param, err));
     DSC_TRY(dsc_outputs_before_backward(engine, m, err));
+    if (dsc_norm_group_has(engine, m))
+        return dsc_norm_group_backward(engine, m, err);
     for (int32_t mb = 0; mb < engine->plan.micro_batch_group; mb++)
         DSC_TRY(dsc_step_module_backward(engine, m, mb, err));
     return DSC_OK;

@@ -14,6 +14,11 @@ dsc_status dsc_step_read_batch(dsc_engine *engine, int32_t lane, dsc_error *err)
 dsc_status dsc_step_module_forward(dsc_engine *engine, int32_t m, int32_t mb, bool save, dsc_error *err);
 dsc_status dsc_step_loss(dsc_engine *engine, int32_t m, int32_t mb, bool save, dsc_error *err);
 dsc_status dsc_step_module_backward(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err);
+/* The values before an activation again, which the forward has not kept. */
+dsc_status dsc_step_module_rebuild(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err);
+/* module_context.c: the context of a call, without what a pass alone has. */
+void dsc_step_context(dsc_engine *engine, int32_t module, int32_t mb, bool save, dsc_module_ctx *ctx);
+dsc_status dsc_step_input_gradient(dsc_engine *engine, int32_t m, int32_t mb, void **out, dsc_error *err);
 /* Memory for the gradient of a module's output. */
 char *dsc_step_output_gradient(const dsc_engine *engine, int32_t module, int32_t mb);
 

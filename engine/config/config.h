@@ -467,6 +467,7 @@ typedef struct dsc_ext_config {
     int64_t min_ranks;                /* the smallest world that the run may come to; 0: any, unchecked */
     int64_t mirror_every;             /* steps between copies of states to a neighbour; 0: none */
     int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
+    int64_t norm_group;               /* micro-batches that batch norms normalise together; 0: each by itself */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16; of moments also U8: codes (kernels/update.h) */
     dsc_quant compression;            /* "gradient_compression": of leaves, with error feedback */
@@ -544,6 +545,7 @@ typedef struct dsc_config_unresolved {
 typedef struct dsc_config {
     /* Resolved: > 0, or DSC_AUTO_I64 when dsc_config_resolve was not told the world size that decides it. */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    int32_t norm_each; /* of dsc.batch_norm.synchronized those of a rank; 0: none, or the world size is not known */
     int64_t micro_steps_most; /* most micro-steps of a step; measured quotas may make more than the first step has */
     int64_t eval_batch_size; /* samples that dsc.eval_batches counts by: the same for every world size */
     dsc_precision precision;
@@ -625,7 +627,8 @@ static inline int64_t dsc_config_data_ranks(const dsc_config *config, int64_t wo
 }
 /* Resolved config: the micro-batches of a step over the ranks of a stage; a list is borrowed from the config. */
 dsc_quota dsc_config_quota(const dsc_config *config, int32_t ranks);
-/* Resolved config: the largest divisor of gradient_accumulation_steps up to dsc.micro_batches_together. */
+/* Resolved config: the largest divisor of gradient_accumulation_steps up to dsc.micro_batches_together. With
+ * synchronised batch norms as many as a rank has of a group. */
 int32_t dsc_config_micro_batch_group(const dsc_config *config);
 
 /* Fails, by name, where the config sets something that this version has not built. Parsing such a config succeeds with

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <dsc/model.h>
+
 #define TRAINER_MICRO_BATCH 8 /* Hugging Face's Trainer: "auto" without a user's setting */
 #define WORLDS_SHOWN 12
 #define WORLD_LARGEST 1048576 /* end of the search for valid world sizes */
@@ -226,7 +228,7 @@ static int64_t eval_batch_size(const dsc_config *config)
 int32_t dsc_config_micro_batch_group(const dsc_config *config)
 {
     const int64_t all = config->gradient_accumulation_steps;
-    int64_t group = dsc_min_i64(config->own.micro_batch_group, all);
+    int64_t group = config->norm_each > 0 ? config->norm_each : dsc_min_i64(config->own.micro_batch_group, all);
     while (all % group != 0)
         group--;
     return (int32_t)group;
@@ -236,11 +238,43 @@ int32_t dsc_config_micro_batch_group(const dsc_config *config)
 static void note_micro_batch_group(dsc_config *config)
 {
     const int64_t all = config->gradient_accumulation_steps, asked = config->own.micro_batch_group;
-    if (known(all) && asked < all && all % asked != 0)
+    if (known(all) && config->norm_each == 0 && asked < all && all % asked != 0)
         dsc_config_note(config,
                         "dsc.micro_batches_together %lld: %d, the largest divisor of "
                         "gradient_accumulation_steps %lld up to it",
                         (long long)asked, (int)dsc_config_micro_batch_group(config), (long long)all);
+}
+
+/* A group of synchronised batch norms has equally many micro-batches of each rank, which pass a module together. */
+static dsc_status resolve_norm_group(dsc_config *config, int64_t ranks, dsc_error *err)
+{
+    static const char key[] = "dsc.batch_norm.synchronized";
+    const int64_t group = config->own.norm_group, steps = config->gradient_accumulation_steps;
+    config->norm_each = 0;
+    if (group == 0 || ranks == 0)
+        return DSC_OK;
+    if (config->own.grid.pipeline > 1)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, key, "is not built beside pipeline stages; leave one of them out");
+    if (config->own.quota.kind != DSC_QUOTA_ABSENT)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, key, "is not built beside dsc.quota; leave one of them out");
+    const int64_t each = group / ranks;
+    if (group % ranks != 0 || each > DSC_NORM_GROUP_MAX)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, key,
+                        "%lld micro-batches and %lld ranks: each rank must have equally many of a group, at most %d; "
+                        "give a multiple of %lld",
+                        (long long)group, (long long)ranks, DSC_NORM_GROUP_MAX, (long long)ranks);
+    if (steps % each != 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, key,
+                        "%lld micro-batches are %lld of each rank, which do not divide gradient_accumulation_steps "
+                        "%lld; change one of them",
+                        (long long)group, (long long)each, (long long)steps);
+    if (config->own.micro_batch_group > 1 && config->own.micro_batch_group != each)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, key,
+                        "%lld micro-batches are %lld of each rank, and dsc.micro_batches_together is %lld; leave that "
+                        "key out",
+                        (long long)group, (long long)each, (long long)config->own.micro_batch_group);
+    config->norm_each = (int32_t)each;
+    return DSC_OK;
 }
 
 dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err)
@@ -255,6 +289,7 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
                                                          : resolve_batch(config, data_ranks, err));
     config->micro_steps_most = data_ranks > 0 ? dsc_config_micro_steps_most(config, (int32_t)data_ranks) : DSC_AUTO_I64;
     config->eval_batch_size = eval_batch_size(config);
+    DSC_TRY(resolve_norm_group(config, data_ranks, err));
     note_batch(config);
     note_micro_batch_group(config);
     config->lr_scale = config->own.lr_linear && data_ranks > 0 ? (double)data_ranks : 1;

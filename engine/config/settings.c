@@ -411,6 +411,8 @@ static void put_all(setting_lines *lines, const dsc_config *config)
     put_groups(lines, &config->own);
     if (!config->own.decay_vectors)
         put_field(lines, config, DSC_ID_DECAY_VECTORS);
+    if (config->own.norm_group > 0)
+        put_field(lines, config, DSC_ID_NORM_GROUP);
     if (config->own.label_smoothing > 0)
         put_field(lines, config, DSC_ID_LABEL_SMOOTHING);
     if (config->own.lora.dropout > 0)

@@ -208,7 +208,7 @@ def scores(model, pixels):
     return out if isinstance(out, torch.Tensor) else out.logits
 
 
-def train_theirs(model, pixels, labels, optimizer, steps, prepare=lambda model: None):
+def train_theirs(model, pixels, labels, optimizer, steps, prepare=lambda model: None, parts=2):
     kind = torch.optim.SGD if optimizer["type"] == "SGD" else torch.optim.AdamW
     opt = kind(model.parameters(), **{k: tuple(v) if isinstance(v, list) else v for k, v in optimizer["params"].items()})
     losses = []
@@ -217,9 +217,9 @@ def train_theirs(model, pixels, labels, optimizer, steps, prepare=lambda model: 
     for step in range(steps):
         opt.zero_grad()
         total = 0
-        for half in range(2):
-            at = [(step * BATCH + half * BATCH // 2 + n) % len(labels) for n in range(BATCH // 2)]
-            loss = torch.nn.functional.cross_entropy(scores(model, pixels[at]), labels[at]) / 2
+        for part in range(parts):
+            at = [(step * BATCH + part * BATCH // parts + n) % len(labels) for n in range(BATCH // parts)]
+            loss = torch.nn.functional.cross_entropy(scores(model, pixels[at]), labels[at]) / parts
             loss.backward()
             total += loss.item()
         opt.step()
@@ -262,15 +262,20 @@ def logits(name, planes, side, folder):
     assert apart < 1e-4, f"tensors are {apart} apart"
 
 
-def steps(name, planes, side, kind, ranks, folder):
+def synchronized(name, planes, side, kind, ranks, folder):
+    """Batch norms over two micro-batches are those of PyTorch over the whole batch, whatever shares the micro-batches."""
+    steps(name, planes, side, kind, ranks, folder, {"batch_norm": {"synchronized": 2}}, 1)
+
+
+def steps(name, planes, side, kind, ranks, folder, dsc=None, parts=2):
     """Batch norms over few pixels amplify rounding: PyTorch in fp32 leaves PyTorch in double too. Ours may be twice as far from it."""
     model, hf, data, pixels, labels = made(name, planes, side, 26, folder)
     exact, before = copy.deepcopy(model).double(), {k: t.double() for k, t in model.state_dict().items()}
     rate = 1e-3 if kind == "SGD" else 1e-4
     optimizer = optimizer_of(kind, rate)
-    got, _, ours = train_ours(hf, data, folder, optimizer, STEPS, ranks)
-    want = train_theirs(model, pixels, labels, optimizer, STEPS)
-    right = train_theirs(exact, pixels.double(), labels, optimizer, STEPS)
+    got, _, ours = train_ours(hf, data, folder, optimizer, STEPS, ranks, dsc=dsc)
+    want = train_theirs(model, pixels, labels, optimizer, STEPS, parts=parts)
+    right = train_theirs(exact, pixels.double(), labels, optimizer, STEPS, parts=parts)
     off, usual = (max(abs(a - b) for a, b in zip(losses, right)) for losses in (got, want))
     apart, usually = (distance(state, exact.state_dict(), before) for state in (ours, model.state_dict()))
     print(f"# {name} {kind}: losses within {off:.2g} of double, PyTorch's within {usual:.2g}; changes of tensors {apart:.2g}, {usually:.2g}", flush=True)
@@ -387,6 +392,7 @@ TESTS = [("basic_cnn, a gray picture", logits, ("basic_cnn", 1, 28)), ("resnet18
          ("resnet18, 20 steps of SGD on two ranks", steps, ("resnet18", 3, 64, "SGD", 2)),
          ("cnn_lstm, 20 steps of AdamW on two ranks", steps, ("cnn_lstm", 3, 32, "AdamW", 2)),
          ("cnn_lstm of two layers and eight frames", logits, ("cnn_lstm-deep", 3, 64)),
+         ("mobilenet_v3_small with synchronised norms on two ranks", synchronized, ("mobilenet_v3_small", 3, 64, "SGD", 2)),
          ("configs and folders are refused by name", refused, ()),
          ("a new classifier and frozen layers of resnet18", finetuned, ("resnet18", ["conv1.*", "bn1.*", "layer1.*"], 3, 64))]
 if NIGHT:
@@ -412,6 +418,7 @@ if NIGHT:
     TESTS += [(f"{name} at {side}, 20 steps of {kind}", steps, (name, 3, side, kind, 1)) for name in
               ("basic_cnn", "resnet18", "mobilenet_v2", "efficientnet_b0", "cnn_lstm") for side in (32, 64) for kind in ("SGD", "AdamW")]
     TESTS += [("a built-in name", named, ("resnet", "resnet50")), ("a built-in cnn_lstm", named, ("cnn-lstm", "cnn_lstm")),
+              ("resnet18 with synchronised norms on one rank", synchronized, ("resnet18", 3, 64, "AdamW", 1)),
               ("an ensemble of vgg11 at 64", logits, ("ensemble:vgg11+vgg11_bn", 3, 64)),
               ("an ensemble of three at 64, 20 steps of AdamW", steps, ("ensemble:mobilenet_v2+resnet18+basic_cnn", 3, 64, "AdamW", 1))]
 

@@ -232,7 +232,7 @@ static void open_module(modelrun *run, int32_t m)
         open_params(run, m);
 }
 
-/* Of one sample. */
+/* Bytes of one sample. */
 static int64_t batch_bytes(const dsc_batch_spec *spec)
 {
     int64_t bytes = (int64_t)dsc_dtype_bytes(spec->dtype);

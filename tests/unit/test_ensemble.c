@@ -14,7 +14,7 @@
 #include "tests/support/model_folder.h"
 #include "tests/support/modelrun.h"
 
-enum { SIDE = 12, CLASSES = 3, BATCH = 2, PARAMS = 8 /* of the network, in MODULES modules */, MODULES = 3 };
+enum { SIDE = 12, CLASSES = 3, BATCH = 2, MODULES = 3 /* modules of a basic_cnn */ };
 
 static dsc_model *open_network(const char *architecture)
 {
