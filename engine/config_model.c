@@ -91,6 +91,8 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
         options.labels.unit = own->embedding.unit;
     }
     const char *members[DSC_CONFIG_TEXTS_MAX];
+    options.tensor_ranks = engine->stages.grid.tensor;
+    options.tensor_rank = engine->stages.tensor_rank;
     dsc_engine_size_network(engine, &options.network);
     options.network.members = members;
     options.network.member_count = list_texts(members, own->ensemble, own->ensemble_count);

@@ -46,8 +46,8 @@ dsc_status dsc_engine_counts_exchange(dsc_engine *engine, dsc_error *err)
         return DSC_OK;
     }
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, &own, 1, DSC_F64, NULL, err));
-    for (int64_t r = 0; r < size; r++)
-        counts->all += (int64_t)all[r];
+    for (int32_t d = 0; d < size; d++)
+        counts->all += (int64_t)all[dsc_engine_loss_rank(engine, d)];
     counts->masked = counts->masked || counts->all < step_targets(engine);
     return DSC_OK;
 }

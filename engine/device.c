@@ -178,21 +178,38 @@ static void trace_sums(void *user, int32_t channel, dsc_comm_op op, int64_t byte
 /* Which ranks are on this rank's side. */
 typedef struct side_ranks { int32_t size, rank, color; } side_ranks;
 
+static bool is_along_pipeline(dsc_side side) { return side == DSC_SUB_PIPELINE || side == DSC_SUB_TIED; }
+
+/* Sides of a grid with several stages or tensor ranks. */
+static bool find_side_of_grid(const dsc_engine *engine, dsc_side side, side_ranks *out)
+{
+    const dsc_engine_stages *stages = &engine->stages;
+    const dsc_grid *grid = &stages->grid;
+    if (side == DSC_SUB_SHARDS)
+        *out = (side_ranks) { grid->data, stages->data_rank, stages->stage * grid->tensor + stages->tensor_rank };
+    else if (side == DSC_SUB_TENSOR)
+        *out = (side_ranks) { grid->tensor, stages->tensor_rank, stages->stage * grid->data + stages->data_rank };
+    else
+        *out = (side_ranks) { grid->pipeline, stages->stage, stages->data_rank * grid->tensor + stages->tensor_rank };
+    if (side == DSC_SUB_TENSOR)
+        return grid->tensor > 1;
+    return side == DSC_SUB_SHARDS ||
+           (is_along_pipeline(side) && grid->pipeline > 1 && (side == DSC_SUB_PIPELINE || stages->tied_count > 0));
+}
+
 static bool find_side(const dsc_engine *engine, dsc_side side, side_ranks *out)
 {
     const int32_t ranks = engine->place.size, rank = engine->place.rank;
     const int32_t shards = dsc_plan_shards(&engine->config, ranks);
     const int32_t near = side == DSC_SUB_NEIGHBOURS ? dsc_plan_neighbours(&engine->config, ranks) : shards;
-    const bool along = side == DSC_SUB_PIPELINE || side == DSC_SUB_TIED,
-               pipelined = dsc_stages_are_used(&engine->stages);
-    if (near == 0 || (side != DSC_SUB_NEIGHBOURS && shards == ranks))
+    if (engine->stages.grid.pipeline > 1 || engine->stages.grid.tensor > 1)
+        return find_side_of_grid(engine, side, out);
+    if (near == 0 || is_along_pipeline(side) || side == DSC_SUB_TENSOR)
         return false;
-    if (along ? !pipelined : side == DSC_SUB_REPLICAS && pipelined)
+    if (side != DSC_SUB_NEIGHBOURS && shards == ranks)
         return false;
-    if (side == DSC_SUB_TIED && engine->stages.tied_count == 0)
-        return false;
-    *out = side == DSC_SUB_REPLICAS || along ? (side_ranks) { ranks / near, rank / near, rank % near }
-                                             : (side_ranks) { near, rank % near, rank / near };
+    *out = side == DSC_SUB_REPLICAS ? (side_ranks) { ranks / near, rank / near, rank % near }
+                                    : (side_ranks) { near, rank % near, rank / near };
     return true;
 }
 
@@ -207,7 +224,7 @@ static void side_options(const dsc_engine *engine, dsc_side side, bool device, d
     out->host = device ? engine->comms.side[side].host : NULL;
     if (side == DSC_SUB_SHARDS)
         return;
-    if (side == DSC_SUB_PIPELINE || side == DSC_SUB_TIED) {
+    if (is_along_pipeline(side) || side == DSC_SUB_TENSOR) {
         out->channel_count = side == DSC_SUB_PIPELINE ? DSC_STAGE_CHANNELS : 1;
         out->staging_bytes = dsc_min_i64(out->staging_bytes, STAGE_STAGING_BYTES);
         out->staging_channels = 0;
@@ -228,7 +245,9 @@ static void plan_side(const dsc_engine *engine, dsc_side side, const side_ranks 
     dsc_comm_options options;
     side_options(engine, side, false, &options);
     dsc_rank_info *place = &options.rank_info;
-    const int32_t apart = side >= DSC_SUB_REPLICAS ? place->size / ranks->size : 1;
+    const int32_t apart = side == DSC_SUB_SHARDS                                ? engine->stages.grid.tensor
+                          : side == DSC_SUB_REPLICAS || is_along_pipeline(side) ? place->size / ranks->size
+                                                                                : 1;
     place->local_size = (int32_t)dsc_max_i64(1, dsc_min_i64(ranks->size, place->local_size / apart));
     place->size = ranks->size;
     place->rank = ranks->rank;

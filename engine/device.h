@@ -10,13 +10,15 @@
 
 /* Communicators of some ranks: ZeRO++'s second partition, zero_hpz_partition_size ranks; MiCS's ranks that share a copy
  * of the states, and those of all copies that own the same slices. With stages of a pipeline, shards are the ranks of a
- * stage. The ranks with the same samples in all stages have two: for outputs and gradients, and for tied parameters. */
+ * stage that hold the same parameters. The ranks with the same samples in all stages have two: for outputs and
+ * gradients, and for tied parameters. Ranks of a stage with the same samples are tensor ranks. */
 typedef enum dsc_side {
     DSC_SUB_NEIGHBOURS,
     DSC_SUB_SHARDS,
     DSC_SUB_REPLICAS,
     DSC_SUB_PIPELINE,
     DSC_SUB_TIED,
+    DSC_SUB_TENSOR,
     DSC_SUB_COUNT
 } dsc_side;
 typedef struct dsc_side_comm { dsc_comm *host, *device; } dsc_side_comm;

@@ -139,7 +139,8 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     out->behind += dsc_engine_count_behind(engine, own, TOP);
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, mine, batch, DSC_F64, NULL, err));
     const int64_t found = dsc_min_i64(left, batch * engine->stages.grid.data);
-    memmove(losses, losses + dsc_engine_first_loss_rank(engine) * batch, (size_t)found * sizeof *losses);
+    for (int32_t d = 0; d < engine->stages.grid.data; d++)
+        memmove(losses + d * batch, losses + dsc_engine_loss_rank(engine, d) * batch, (size_t)batch * sizeof *losses);
     if (compares_texts(engine))
         DSC_TRY(add_texts(engine, engine->work.eval_data[1], found, out, err));
     for (int64_t i = 0; dsc_model_prefers(engine->model) && i < found; i += 2)
@@ -156,8 +157,8 @@ static dsc_status gather_counted(dsc_engine *engine, int64_t *counted, dsc_error
     double *const all = engine->work.step_stat_count;
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, &own, 1, DSC_F64, NULL, err));
     *counted = 0;
-    for (int32_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++)
-        *counted += (int64_t)all[r];
+    for (int32_t d = 0; d < engine->stages.grid.data; d++)
+        *counted += (int64_t)all[dsc_engine_loss_rank(engine, d)];
     return DSC_OK;
 }
 

@@ -31,7 +31,7 @@ static void add_side(const dsc_comm *comm, dsc_side side, dsc_exchange_counts *o
     }
     for (int32_t c = 1; c < DSC_STAGE_CHANNELS && side == DSC_SUB_PIPELINE; c++)
         add_channel(comm, c, DSC_EXCHANGE_OTHER, out);
-    if (side == DSC_SUB_PIPELINE || side == DSC_SUB_TIED)
+    if (side == DSC_SUB_PIPELINE || side == DSC_SUB_TIED || side == DSC_SUB_TENSOR)
         add_channel(comm, 0, DSC_EXCHANGE_OTHER, out);
     else
         add_channel(comm, 0, side == DSC_SUB_NEIGHBOURS ? DSC_EXCHANGE_GATHER : DSC_EXCHANGE_REDUCE, out);

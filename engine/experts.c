@@ -102,8 +102,9 @@ static double mean_of(const dsc_engine *engine, int loss)
 {
     double sum = 0;
     for (int64_t m = 0; m < engine->quota.micro_steps; m++)
-        for (int32_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++) /* 0: no such micro-batch */
-            sum += engine->work.router_stats_all[r * stats_of_rank(engine) + DSC_ROUTER_LOSSES * m + loss];
+        for (int32_t d = 0; d < engine->stages.grid.data; d++) /* 0: no such micro-batch */
+            sum += engine->work.router_stats_all[dsc_engine_loss_rank(engine, d) * stats_of_rank(engine) +
+                                                 DSC_ROUTER_LOSSES * m + loss];
     return dsc_engine_counted_mean(engine, sum / (double)engine->quota.now.total, engine->counts.all,
                                    dsc_engine_step_targets(engine, engine->progress.step + 1));
 }
@@ -118,8 +119,8 @@ dsc_status dsc_engine_experts_exchange(dsc_engine *engine, dsc_error *err)
                                 engine->work.router_stats, count, DSC_F64, NULL, err));
     for (int64_t i = 0; i < count - first; i++) {
         int64_t sum = 0;
-        for (int32_t r = dsc_engine_first_loss_rank(engine); r < engine->place.size; r++)
-            sum += (int64_t)engine->work.router_stats_all[r * count + first + i];
+        for (int32_t d = 0; d < engine->stages.grid.data; d++)
+            sum += (int64_t)engine->work.router_stats_all[dsc_engine_loss_rank(engine, d) * count + first + i];
         engine->work.expert_load[i] = sum;
     }
     engine->experts.balance = x->balance > 0 ? mean_of(engine, 0) : 0;

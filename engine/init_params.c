@@ -55,7 +55,8 @@ static dsc_status put(dsc_engine *engine, const target *to, int64_t first, int64
     return DSC_OK;
 }
 
-void dsc_engine_init_values(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
+/* Elements of the whole tensor, of which this rank may have a part. */
+static void make_whole(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     const uint64_t stream = dsc_rng_stream(DSC_RNG_INIT, (uint32_t)tensor->number);
@@ -78,6 +79,28 @@ void dsc_engine_init_values(const dsc_engine *engine, int32_t t, int64_t tensor_
     case DSC_INIT_COLUMN_NORMS:
         DSC_ASSERT(false); /* dsc_engine_init_norms */
     }
+}
+
+void dsc_engine_init_values(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
+{
+    const dsc_param_spec *spec = engine->layout.tensor[t].spec;
+    for (int64_t done = 0, now, whole; done < count; done += now) {
+        now = dsc_param_whole_run(spec, tensor_first + done, count - done, &whole);
+        make_whole(engine, t, whole, now, values + done);
+    }
+}
+
+/* Elements of this rank's part from the model's files. */
+static dsc_status load_part(const dsc_engine *engine, const dsc_layout_tensor *tensor, int64_t first, int64_t count,
+                            float *values, bool *found, dsc_error *err)
+{
+    const dsc_model *model = engine->model;
+    *found = true;
+    for (int64_t done = 0, now, whole; done < count && *found; done += now) {
+        now = dsc_param_whole_run(tensor->spec, first + done, count - done, &whole);
+        DSC_TRY(model->load_param(model, tensor->module, tensor->param, whole, now, values + done, found, err));
+    }
+    return DSC_OK;
 }
 
 typedef struct make_job {
@@ -159,16 +182,22 @@ static dsc_status load_values(const dsc_engine *engine, int32_t t, int64_t first
     const dsc_model *model = engine->model;
     *found = false;
     if (model->load_param != NULL)
-        DSC_TRY(model->load_param(model, tensor->module, tensor->param, first, count, values, found, err));
+        DSC_TRY(load_part(engine, tensor, first, count, values, found, err));
     if (*found || !is_norms(tensor))
         return DSC_OK;
     *found = true;
     return dsc_engine_init_norms(engine, t, first, count, values, err);
 }
 
+/* Ranks of several groups have other tensors. */
+static bool has_groups(const dsc_engine *engine)
+{
+    return dsc_stages_are_used(&engine->stages) || dsc_tensor_is_shared_out(engine);
+}
+
 dsc_comm *dsc_engine_values_comm(const dsc_engine *engine)
 {
-    return dsc_stages_are_used(&engine->stages) ? dsc_engine_shards(engine) : engine->comms.all;
+    return has_groups(engine) ? dsc_engine_shards(engine) : engine->comms.all;
 }
 
 /* Rank 0's values in pieces. *found is false, on all ranks alike, when the model has none for this tensor. */
@@ -218,8 +247,7 @@ dsc_status dsc_engine_make_values(const dsc_engine *engine, int32_t t, int64_t f
     bool found = false;
     DSC_ASSERT(dsc_comm_rank(dsc_engine_values_comm(engine)) == 0);
     if (engine->model->load_param != NULL)
-        DSC_TRY(
-            engine->model->load_param(engine->model, tensor->module, tensor->param, first, count, values, &found, err));
+        DSC_TRY(load_part(engine, tensor, first, count, values, &found, err));
     if (!found)
         make_by_all(engine, t, first, count, values);
     return found ? check_range(engine, t, first, count, values, err) : DSC_OK;

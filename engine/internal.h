@@ -33,6 +33,7 @@
 #include "engine/save.h"
 #include "engine/spikes.h"
 #include "engine/pipeline.h"
+#include "engine/tensor.h"
 #include "zero/zero.h"
 
 #define DSC_READER_AHEAD 2 /* micro-batches, or those of the next pass where it takes more */
@@ -64,6 +65,7 @@ struct dsc_engine {
     dsc_engine_models models;
     dsc_rank_info place;
     dsc_engine_stages stages;
+    dsc_engine_tensor tensor;
     dsc_engine_comms comms;
     dsc_device *device;
     dsc_stream *compute;
@@ -107,10 +109,12 @@ struct dsc_engine {
     char packed_hash[DSC_PACKED_HASH_TEXT]; /* hash of frozen weights in 4 bits; "": none, or none yet */
 };
 
-/* Ranks of the job from this one on have losses: those of the last stage. */
-static inline int32_t dsc_engine_first_loss_rank(const dsc_engine *engine)
+/* The rank of the job that gives the losses of a data rank: of the last stage, the first of its tensor ranks, which all
+ * have them. No rank before that of data rank 0 has losses. */
+static inline int32_t dsc_engine_loss_rank(const dsc_engine *engine, int32_t data_rank)
 {
-    return engine->place.size - engine->stages.grid.data;
+    const dsc_grid *grid = &engine->stages.grid;
+    return engine->place.size - (grid->data - data_rank) * grid->tensor;
 }
 
 /* Among the [lanes][module_count]. */

@@ -31,6 +31,7 @@ void dsc_step_context(dsc_engine *engine, int32_t module, int32_t mb, bool save,
         .joins_input_gradients = engine->plan.joins_input_gradients,
         .buffer = dsc_engine_buffer_values(engine, module),
         .constant = dsc_engine_buffer_constants(engine, module),
+        .group = dsc_tensor_group(engine),
     };
     const int64_t micro_step = engine->progress.micro_step + mb; /* in an evaluation the rank may have none */
     const int64_t leaf = dsc_engine_has_micro_batch(engine, micro_step)

@@ -218,6 +218,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     DSC_TRY(dsc_engine_check_biases(engine, err));
     DSC_TRY(dsc_norm_group_check(engine, err));
     engine->models.now = engine->model;
+    DSC_TRY(dsc_tensor_check(engine, err));
     return dsc_engine_open_cuts(engine, err);
 }
 
@@ -282,6 +283,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_config_settings(engine->alloc, &engine->config, &engine->settings, err));
     dsc_engine_report_config(engine);
     DSC_TRY(dsc_stages_open_layout(engine, err));
+    DSC_TRY(dsc_tensor_open_layout(engine, err));
     DSC_TRY(dsc_engine_open_preference(engine, err));
     DSC_TRY(dsc_engine_open_texts(engine, err));
     dsc_plan_options plan;
@@ -305,6 +307,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
                                err));
     DSC_TRY(dsc_engine_choose_plans(engine, err)); /* while nothing lies in that memory */
     DSC_TRY(dsc_engine_open_communicators(engine, options, err));
+    dsc_tensor_open(engine);
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
     const dsc_side_comm *side = engine->comms.side;
@@ -359,10 +362,10 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CKPT_BUFFER_BYTES, &engine->io_buf, err));
     if ((options->flags & DSC_ENGINE_NO_MODEL) == 0)
         return open_model_states(engine, options, err);
-    if (engine->stages.grid.pipeline > 1)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.grid.pipeline",
+    if (engine->stages.grid.pipeline > 1 || engine->stages.grid.tensor > 1)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.grid",
                         "the host program has a model of its own, which "
-                        "is not cut into stages; leave the key out");
+                        "is cut neither into stages nor over tensor ranks; leave the section out");
     const dsc_config_facts facts = { .world_size = engine->place.size, .device = engine->device->ops->name };
     DSC_TRY(dsc_config_resolve(&engine->config, &facts, err));
     return engine->plan_only ? DSC_OK : dsc_engine_open_device_comm(engine, options, err);
@@ -410,9 +413,11 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
     if (engine->zero == NULL || (!uses.saves && !uses.loads))
         return 0;
     const dsc_ckpt_buffers buffers = { engine->buffers.stored, engine->buffers.count };
-    return dsc_ckpt_plan_bytes(dsc_stages_whole_layout(engine), dsc_engine_dtype(engine), engine->config.own.moments,
+    const dsc_layout *layout =
+        dsc_tensor_is_shared_out(engine) ? &engine->tensor.layout : dsc_stages_whole_layout(engine);
+    return dsc_ckpt_plan_bytes(layout, dsc_engine_dtype(engine), engine->config.own.moments,
                                engine->config.optimizer.recipe, &uses) +
-           (buffers.count > 0 ? 4 * dsc_ckpt_buffers_bytes(&buffers) : 0);
+           dsc_tensor_states_bytes(engine) + (buffers.count > 0 ? 4 * dsc_ckpt_buffers_bytes(&buffers) : 0);
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. Where
@@ -526,6 +531,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_engine_close_preference(engine);
     dsc_engine_close_texts(engine);
     dsc_engine_close_cuts(engine);
+    dsc_tensor_close(engine);
     dsc_stages_close(engine);
     dsc_engine_close_freeze(engine);
     if (engine->comms.device != engine->comms.all && engine->comms.device != engine->comms.side[DSC_SUB_SHARDS].device)

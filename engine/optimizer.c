@@ -239,6 +239,7 @@ dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t parts, 
 {
     dsc_fixed_sum sum;
     DSC_TRY(dsc_zero_sumsq(zero, &sum, err));
+    DSC_TRY(dsc_tensor_add_sums(engine, &sum, err));
     DSC_TRY(dsc_stages_add_sums(engine, &sum, err));
     /* Sums that every rank has its own of are each a share; their norm is the root mean square of the ranks' norms. */
     const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->stages.grid.data : 1.0;

@@ -1,7 +1,8 @@
 /* pipeline.h - the grid of ranks, and pipeline parallelism: stages of modules on ranks of their own.
  *
- * world = pipeline x data; rank = stage * data + data rank. The ranks of a stage are the world of zero/, which sees
- * their modules alone. Outputs and their gradients go from stage to stage, between ranks of the same data rank. Each
+ * world = pipeline x data x tensor; rank = (stage * data + data rank) * tensor + tensor rank. The data ranks of a stage
+ * that have the same tensor rank are the world of zero/, which sees their modules alone. engine/tensor.h is about
+ * tensor ranks. Outputs and their gradients go from stage to stage, between ranks of the same data rank. Each
  * stage reads the batches itself. Losses are the last stage's. A step's bits are those of one stage: the same calls of
  * modules, gradient parts in the order of micro-batches, and a norm that is added exactly.
  *
@@ -60,8 +61,8 @@ typedef struct dsc_short_stage {
 
 /* The part of struct dsc_engine. With one stage only `grid` and `data_rank` are used. */
 typedef struct dsc_engine_stages {
-    dsc_grid grid;            /* sizes of the axes */
-    int32_t stage, data_rank; /* this rank's */
+    dsc_grid grid;                         /* sizes of the axes */
+    int32_t stage, data_rank, tensor_rank; /* this rank's */
     const dsc_model *whole;   /* NULL: there is one stage */
     int32_t *first_module;    /* [stages + 1] */
     dsc_stage_model own;
@@ -104,7 +105,7 @@ static inline bool dsc_stages_has_loss(const dsc_engine_stages *stages)
 /* The rank of the job that has a stage's modules and this rank's samples. */
 static inline int32_t dsc_stages_rank_of(const dsc_engine_stages *stages, int32_t stage)
 {
-    return stage * stages->grid.data + stages->data_rank;
+    return (stage * stages->grid.data + stages->data_rank) * stages->grid.tensor + stages->tensor_rank;
 }
 
 /* The first of the ranks that have a module of the whole model. */
@@ -117,7 +118,7 @@ static inline int32_t dsc_stages_first_rank_of(const dsc_engine_stages *stages, 
 
 /* ---- open (pipeline_open.c) ---- */
 
-/* The grid, and this rank's place in it; the stages must divide the ranks. */
+/* The grid, and this rank's place in it; the axes must divide the ranks. */
 dsc_status dsc_stages_place(dsc_engine *engine, dsc_error *err);
 /* After the config is resolved: cuts the model, and engine->model becomes the stage's. With one stage nothing. */
 dsc_status dsc_stages_open(dsc_engine *engine, dsc_error *err);

@@ -14,18 +14,19 @@
 dsc_status dsc_stages_place(dsc_engine *engine, dsc_error *err)
 {
     dsc_engine_stages *stages = &engine->stages;
-    const int32_t size = engine->place.size, count = (int32_t)engine->config.own.grid.pipeline;
+    const dsc_grid_section *wanted = &engine->config.own.grid;
+    const int32_t size = engine->place.size, count = (int32_t)wanted->pipeline, tensor = (int32_t)wanted->tensor;
     stages->grid = (dsc_grid) { .pipeline = 1, .data = size, .sequence = 1, .tensor = 1 };
     stages->data_rank = engine->place.rank;
     stages->tied_owner = -1;
-    if (count == 1)
+    if (count == 1 && tensor == 1)
         return DSC_OK;
     const dsc_config_facts facts = { .world_size = size };
     DSC_TRY(dsc_config_resolve(&engine->config, &facts, err)); /* refuses sizes that do not divide */
-    stages->grid.pipeline = count;
-    stages->grid.data = size / count;
-    stages->stage = engine->place.rank / stages->grid.data;
-    stages->data_rank = engine->place.rank % stages->grid.data;
+    stages->grid = (dsc_grid) { count, size / count / tensor, 1, tensor };
+    stages->tensor_rank = engine->place.rank % tensor;
+    stages->data_rank = engine->place.rank / tensor % stages->grid.data;
+    stages->stage = engine->place.rank / tensor / stages->grid.data;
     return DSC_OK;
 }
 

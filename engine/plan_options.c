@@ -42,7 +42,7 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                 .config = &engine->config,
                                 .layout = &engine->layout,
                                 .compute_dtype = dsc_engine_dtype(engine),
-                                .rank = engine->place.rank % engine->layout.world_size,
+                                .rank = engine->stages.data_rank % engine->layout.world_size,
                                 .world_size = engine->place.size,
                                 .data_ranks = engine->stages.grid.data,
                                 .stage = stage,

@@ -11,6 +11,9 @@ static dsc_planned_stage stage_of(const dsc_engine *engine)
     int64_t parameters = 0;
     if (engine->model == NULL)
         return (dsc_planned_stage) { 0 };
+    int64_t tensor_bytes = 0;
+    if (dsc_tensor_sent_bytes(engine, &tensor_bytes, NULL) != DSC_OK)
+        tensor_bytes = 0; /* the plan has called the same modules */
     const int32_t count = pipelined ? stages->own.count : engine->model->module_count;
     for (int32_t t = 0; t < engine->layout.tensor_count; t++)
         parameters += dsc_stages_is_copy(engine, t) ? 0 : engine->layout.tensor[t].count;
@@ -19,7 +22,8 @@ static dsc_planned_stage stage_of(const dsc_engine *engine)
                                  .first_module = engine->model->modules[0].name,
                                  .last_module = engine->model->modules[count - 1].name,
                                  .parameters = parameters,
-                                 .sent_bytes = pipelined ? dsc_stages_sent_bytes(engine) : 0 };
+                                 .sent_bytes = pipelined ? dsc_stages_sent_bytes(engine) : 0,
+                                 .tensor_sent_bytes = tensor_bytes };
 }
 
 void dsc_engine_planned_get(const dsc_engine *engine, dsc_engine_planned *out)

@@ -14,7 +14,8 @@ typedef struct dsc_planned_stage {
     int32_t index, modules;
     const char *first_module, *last_module;
     int64_t parameters;
-    int64_t sent_bytes; /* along the pipeline, by a rank in a step */
+    int64_t sent_bytes;        /* along the pipeline, by a rank in a step */
+    int64_t tensor_sent_bytes; /* likewise to tensor ranks */
 } dsc_planned_stage;
 
 typedef struct dsc_engine_planned {

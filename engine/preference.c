@@ -44,7 +44,9 @@ static dsc_status gather_found(dsc_engine *engine, double *all, int64_t batch, i
 {
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, all + engine->place.rank * batch, batch,
                                 DSC_F64, NULL, err));
-    memmove(all, all + dsc_engine_first_loss_rank(engine) * batch, (size_t)found * sizeof *all);
+    DSC_ASSERT(found <= batch * engine->stages.grid.data);
+    for (int32_t d = 0; d < engine->stages.grid.data; d++)
+        memmove(all + d * batch, all + dsc_engine_loss_rank(engine, d) * batch, (size_t)batch * sizeof *all);
     return DSC_OK;
 }
 
@@ -223,13 +225,13 @@ double dsc_engine_pair_loss(const dsc_engine *engine, int64_t micro_step, const 
 dsc_pair_sums dsc_engine_step_pairs(const dsc_engine *engine)
 {
     const int64_t words = dsc_step_stat_count(&engine->config);
-    const int32_t first = dsc_engine_first_loss_rank(engine);
     dsc_pair_sums sums = { 0 };
     for (int64_t m = 0; m < engine->quota.micro_steps; m++)
-        for (int32_t r = first; r < engine->place.size; r++) {
-            if (!dsc_quota_has(&engine->quota.now, r - first, m))
+        for (int32_t d = 0; d < engine->stages.grid.data; d++) {
+            if (!dsc_quota_has(&engine->quota.now, d, m))
                 continue;
-            const double *facts = facts_of(engine, engine->work.step_stat_count + r * words, m);
+            double *const rank = engine->work.step_stat_count + dsc_engine_loss_rank(engine, d) * words;
+            const double *facts = facts_of(engine, rank, m);
             sums.chosen += facts[0];
             sums.rejected += facts[1];
             sums.accuracy += facts[2];

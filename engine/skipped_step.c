@@ -12,16 +12,16 @@
 static void describe_losses(const dsc_engine *engine, char *out, size_t out_bytes)
 {
     const int64_t words = dsc_step_stat_count(&engine->config);
-    const int32_t first = dsc_engine_first_loss_rank(engine);
     out[0] = 0;
     for (int64_t m = 0; m < engine->quota.micro_steps; m++)
-        for (int32_t r = first; r < engine->place.size; r++)
-            if (dsc_quota_has(&engine->quota.now, r - first, m) &&
-                !isfinite(engine->work.step_stat_count[r * words + m])) {
-                snprintf(out, out_bytes, "; the loss of rank %d in micro-step %lld is not finite either", (int)r,
-                         (long long)(m + 1));
-                return;
-            }
+        for (int32_t d = 0; d < engine->stages.grid.data; d++) {
+            const int32_t r = dsc_engine_loss_rank(engine, d);
+            if (!dsc_quota_has(&engine->quota.now, d, m) || isfinite(engine->work.step_stat_count[r * words + m]))
+                continue;
+            snprintf(out, out_bytes, "; the loss of rank %d in micro-step %lld is not finite either", (int)r,
+                     (long long)(m + 1));
+            return;
+        }
 }
 
 /* The first gradient that is not finite; name "": none. */
@@ -29,6 +29,20 @@ typedef struct bad_gradient {
     char name[164];
     int64_t rank;
 } bad_gradient;
+
+/* The result of all tensor ranks: the first that has one. Collective. */
+static dsc_status of_first_tensor_rank(dsc_engine *engine, bad_gradient *own, dsc_error *err)
+{
+    dsc_comm *const comm = engine->comms.side[DSC_SUB_TENSOR].host;
+    const bad_gradient mine = *own;
+    for (int32_t t = engine->stages.grid.tensor - 1; t >= 0 && comm != NULL; t--) {
+        bad_gradient theirs = mine;
+        DSC_TRY(dsc_comm_broadcast(comm, 0, &theirs, (int64_t)sizeof theirs, t, NULL, err));
+        if (theirs.name[0] != 0 || t == engine->stages.grid.tensor - 1)
+            *own = theirs;
+    }
+    return DSC_OK;
+}
 
 /* The result of all stages. Collective. */
 static dsc_status find_gradient(dsc_engine *engine, bad_gradient *out, dsc_error *err)
@@ -39,7 +53,8 @@ static dsc_status find_gradient(dsc_engine *engine, bad_gradient *out, dsc_error
     DSC_TRY(dsc_zero_find_nonfinite(engine->zero, &tensor, &rank, err));
     if (tensor >= 0)
         snprintf(own.name, sizeof own.name, "%.160s", engine->layout.tensor[tensor].spec->name);
-    own.rank = stages->stage * stages->grid.data + rank;
+    own.rank = (stages->stage * stages->grid.data + rank) * stages->grid.tensor + stages->tensor_rank;
+    DSC_TRY(of_first_tensor_rank(engine, &own, err));
     *out = own;
     for (int32_t s = stages->grid.pipeline - 1; s >= 0 && dsc_stages_are_used(stages); s--) {
         of_stage = own;

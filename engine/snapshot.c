@@ -56,6 +56,13 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
     dsc_zero_swap swap = { 0 };
     dsc_plan_swap(&engine->config, &swap);
     ctx->aio = swap.aio;
+    if (!dsc_tensor_is_shared_out(engine))
+        return;
+    ctx->model = &engine->tensor.whole;
+    ctx->layout = &engine->tensor.layout;
+    ctx->stages = pipelined ? &engine->tensor.owners : NULL;
+    ctx->memory = &engine->tensor.memory;
+    ctx->comm = engine->comms.all;
 }
 
 /* Distributes the result of the first copy's ranks to all ranks. */
@@ -128,7 +135,10 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_alloc_freeze(engine->alloc, false);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_SAVE, -1);
     dsc_error mine = DSC_ERROR_INIT;
-    dsc_status status = writes(engine) ? dsc_ckpt_save(&ctx, dir, &state, resumed_step, &mine) : DSC_OK;
+    dsc_status status = dsc_tensor_open_states(engine, true, &mine);
+    if (status == DSC_OK && writes(engine))
+        status = dsc_ckpt_save(&ctx, dir, &state, resumed_step, &mine);
+    dsc_tensor_close_states(engine);
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
@@ -302,7 +312,11 @@ static dsc_status load_copies(dsc_engine *engine, const char *dir, bool fresh, c
     dsc_ckpt_ctx ctx;
     dsc_error mine = DSC_ERROR_INIT;
     checkpoint_ctx(engine, &ctx);
-    const dsc_status own = dsc_ckpt_load(&ctx, dir, fresh, now, state, changed, &mine);
+    DSC_TRY(dsc_tensor_open_states(engine, false, err));
+    dsc_status own = dsc_ckpt_load(&ctx, dir, fresh, now, state, changed, &mine);
+    if (own == DSC_OK)
+        own = dsc_tensor_give_states(engine, &mine);
+    dsc_tensor_close_states(engine);
     const dsc_status status = agree(engine, own, &mine, err);
     if (own == DSC_OK && status != DSC_OK)
         dsc_alloc_free(engine->alloc, state->gemm_plans);

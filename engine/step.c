@@ -387,8 +387,9 @@ void dsc_engine_request(dsc_engine *engine, uint32_t bits)
 static dsc_status step_loss(dsc_engine *engine, bool skips, double *loss, uint64_t *requests, dsc_error *err)
 {
     const int64_t most = engine->config.micro_steps_most, size = engine->place.size;
-    const int64_t words = dsc_step_stat_count(&engine->config), first = dsc_engine_first_loss_rank(engine);
-    if (engine->place.rank < first) /* the losses are the last stage's */
+    const int64_t words = dsc_step_stat_count(&engine->config);
+    const int32_t data_ranks = engine->stages.grid.data;
+    if (engine->place.rank < dsc_engine_loss_rank(engine, 0)) /* the losses are the last stage's */
         memset(engine->work.step_stats, 0, (size_t)most * sizeof *engine->work.step_stats);
     else if (engine->progress.settled < engine->quota.own)
         DSC_TRY(settle_losses(engine, engine->quota.own - 1, err));
@@ -417,9 +418,9 @@ static dsc_status step_loss(dsc_engine *engine, bool skips, double *loss, uint64
                                 engine->work.step_stats, words, DSC_F64, NULL, err));
     double sum = 0;
     for (int64_t m = 0; m < engine->quota.micro_steps; m++)
-        for (int64_t r = first; r < size; r++)
-            if (dsc_quota_has(&engine->quota.now, (int32_t)(r - first), m))
-                sum += engine->work.step_stat_count[r * words + m];
+        for (int32_t d = 0; d < data_ranks; d++)
+            if (dsc_quota_has(&engine->quota.now, d, m))
+                sum += engine->work.step_stat_count[dsc_engine_loss_rank(engine, d) * words + m];
     *loss = dsc_engine_counted_mean(engine, sum / (double)engine->quota.now.total, engine->counts.all,
                                     dsc_engine_step_targets(engine, engine->progress.step + 1));
     DSC_TRY(dsc_engine_experts_exchange(engine, err));

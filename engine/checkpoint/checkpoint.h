@@ -79,6 +79,14 @@ typedef struct dsc_ckpt_stages {
     const int32_t *group, *tensor; /* [of the layout] number in this rank's zero; -1: another stage has it */
 } dsc_ckpt_stages;
 
+/* Slices in host memory in place of zero's, of a run whose ranks keep parts of tensors (engine/tensor.h): whole tensors
+ * by the context's layout. */
+typedef struct dsc_ckpt_memory {
+    int32_t slice; /* which one of each group is here */
+    dsc_dtype param_dtype, moment_dtype;
+    char **plane; /* [group * DSC_PLANE_COUNT + plane] the slice's elements; NULL: none */
+} dsc_ckpt_memory;
+
 typedef struct dsc_ckpt_ctx {
     dsc_alloc *alloc;
     const dsc_io *io;
@@ -87,6 +95,7 @@ typedef struct dsc_ckpt_ctx {
     const dsc_layout *layout;
     const dsc_ckpt_stages *stages; /* NULL: every rank has all modules */
     dsc_zero *zero;
+    const dsc_ckpt_memory *memory; /* NULL: slices are zero's */
     dsc_comm *comm;          /* over host memory, channel DSC_CHANNEL_CONTROL */
     dsc_device *device;
     dsc_stream *stream;      /* compute: slices are copied on it where the host cannot reach them */

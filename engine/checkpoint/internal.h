@@ -129,4 +129,12 @@ void dsc_ckpt_commit_undo(dsc_ckpt_commit *commit);
  * latest. */
 dsc_status dsc_ckpt_commit_keep_resumed(const dsc_ckpt_commit *commit, bool *kept, dsc_error *err);
 
+/* ---- this rank's slices, states.c: as the functions of zero, of a group by its number there ---- */
+
+void dsc_ckpt_slice_get(const dsc_ckpt_ctx *c, int32_t group, dsc_zero_slice *out);
+dsc_dtype dsc_ckpt_states_dtype(const dsc_ckpt_ctx *c, dsc_plane plane);
+bool dsc_ckpt_states_stay(const dsc_ckpt_ctx *c, int32_t group, dsc_plane plane);
+DSC_MUST_USE dsc_status dsc_ckpt_states_view(const dsc_ckpt_ctx *c, int32_t group, dsc_plane plane, int64_t first,
+                                             int64_t *count, bool write, void **ptr, dsc_error *err);
+
 #endif

@@ -60,7 +60,7 @@ static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *
                dsc_ckpt_beside(t->c->zero, plane, dsc_ckpt_zero_group(t->c, tensor->group), 0) != NULL;
     } else if (plane != DSC_CKPT_MASTER && !dsc_ckpt_is_absmax(plane)) {
         s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - DSC_CKPT_MOMENT1));
-        s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
+        s->to.dtype = dsc_ckpt_states_dtype(t->c, DSC_PLANE_MOMENT1);
         const dsc_recipe recipe = dsc_layout_recipe(t->c->layout, tensor->group, t->recipe);
         if ((int)plane - DSC_CKPT_MOMENT1 >= dsc_recipes[recipe].state_count)
             return false;
@@ -78,7 +78,7 @@ static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_pla
     *out = (span){ .tensor = NULL };
     if (group < 0)
         return false;
-    dsc_zero_slice_get(t->c->zero, group, &slice);
+    dsc_ckpt_slice_get(t->c, group, &slice);
     out->count = dsc_layout_span(tensor, slice.first, slice.count, &out->first);
     if (dsc_ckpt_is_shared(plane)) { /* every rank's */
         out->first = 0;
@@ -172,7 +172,7 @@ static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t f
     for (int64_t done = 0, now; done < count; done += now) {
         void *ptr;
         now = count - done;
-        DSC_TRY(dsc_zero_view(c->zero, to->group, to->plane, to->at + first + done, &now, true, &ptr, err));
+        DSC_TRY(dsc_ckpt_states_view(c, to->group, to->plane, to->at + first + done, &now, true, &ptr, err));
         DSC_ASSERT(now > 0);
         DSC_ASSERT(done + now <= count);
         if (visible)
@@ -282,9 +282,9 @@ static int32_t lanes_of(const dsc_ckpt_slices_load *t, int64_t bytes)
     for (int32_t of = 0; of < c->layout->group_count; of++) {
         const int32_t g = dsc_ckpt_zero_group(c, of);
         for (int plane = DSC_PLANE_MASTER; g >= 0 && plane <= DSC_PLANE_MOMENT3; plane++)
-            if (c->layout->group[of].trainable && !dsc_zero_stays(c->zero, g, (dsc_plane)plane))
+            if (c->layout->group[of].trainable && !dsc_ckpt_states_stay(c, g, (dsc_plane)plane))
                 return 1;
-        if (g >= 0 && !dsc_zero_stays(c->zero, g, DSC_PLANE_PARAM))
+        if (g >= 0 && !dsc_ckpt_states_stay(c, g, DSC_PLANE_PARAM))
             return 1;
     }
     const int64_t most = dsc_min_i64(dsc_min_i64(LANES_MOST, c->threads), bytes / (LANE_SLOTS * DSC_CKPT_SLOT_BYTES));

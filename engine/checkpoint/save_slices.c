@@ -145,7 +145,7 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
         memcpy(to, shared + block->first, (size_t)(block->count * each));
         return DSC_OK;
     }
-    dsc_zero_slice_get(s->c->zero, group, &slice);
+    dsc_ckpt_slice_get(s->c, group, &slice);
     const int64_t at = tensor->offset + block->first * dsc_ckpt_elements_each(entry->plane) - slice.first;
     DSC_ASSERT(at >= 0);
     if (dsc_ckpt_is_absmax(entry->plane)) {
@@ -157,7 +157,8 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
     for (int64_t done = 0, now; done < block->count; done += now) {
         void *from;
         now = block->count - done;
-        DSC_TRY(dsc_zero_view(s->c->zero, group, plane_of(entry, slice.trainable), at + done, &now, false, &from, err));
+        DSC_TRY(
+            dsc_ckpt_states_view(s->c, group, plane_of(entry, slice.trainable), at + done, &now, false, &from, err));
         DSC_ASSERT(now > 0);
         DSC_ASSERT(done + now <= block->count);
         DSC_TRY(copy_piece(s, to + done * each, from, now * each, err));
@@ -177,8 +178,8 @@ static bool block_stays(const dsc_ckpt_save_state *s, const dsc_ckpt_block *bloc
     DSC_ASSERT(tensor == &s->c->layout->tensor[entry->tensor]);
     if (dsc_ckpt_is_shared(entry->plane) || dsc_ckpt_is_absmax(entry->plane) || dsc_ckpt_is_beside(entry->plane))
         return dsc_device_host_visible(s->c->device);
-    return dsc_zero_stays(s->c->zero, dsc_ckpt_zero_group(s->c, tensor->group),
-                          plane_of(entry, tensor->spec->trainable));
+    return dsc_ckpt_states_stay(s->c, dsc_ckpt_zero_group(s->c, tensor->group),
+                                plane_of(entry, tensor->spec->trainable));
 }
 
 dsc_status dsc_ckpt_portion_fetch(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p, bool stays, dsc_error *err)

@@ -347,9 +347,10 @@ typedef enum dsc_stage_order { DSC_STAGES_1F1B, DSC_STAGES_GPIPE } dsc_stage_ord
 typedef struct dsc_grid_section {
     int64_t pipeline; /* stages */
     int64_t data;     /* 0: the rest of the ranks */
+    int64_t tensor;   /* ranks that compute each module together */
     dsc_partition partition;
     dsc_stage_order order;
-    int key; /* the row that gave the stages */
+    int key, tensor_key; /* the rows that gave the stages and the tensor ranks */
 } dsc_grid_section;
 
 /* "dsc.mlm". */
@@ -534,7 +535,7 @@ typedef struct dsc_config_unresolved {
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* DSC_AUTO_I64: absent */
     dsc_source_pos batch, offload_optimizer, offload_param, outputs_on_host, early_update, late_update,
         gradients_in_memory, gradients_on_gpu;
-    dsc_source_pos grid, quota;
+    dsc_source_pos grid, grid_tensor, quota;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;
@@ -620,10 +621,10 @@ DSC_MUST_USE dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, cons
  * from what was given. Without a world size, values that depend on it stay DSC_AUTO_I64, and only a triad that works at
  * no world size is an error. */
 DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
-/* The ranks of one stage among `world_size`, which the stages divide (dsc_config_resolve); 0 for 0. */
+/* Ranks that have other samples, among `world_size`, which the other axes divide (dsc_config_resolve); 0 for 0. */
 static inline int64_t dsc_config_data_ranks(const dsc_config *config, int64_t world_size)
 {
-    return world_size / config->own.grid.pipeline;
+    return world_size / (config->own.grid.pipeline * config->own.grid.tensor);
 }
 /* Resolved config: the micro-batches of a step over the ranks of a stage; a list is borrowed from the config. */
 dsc_quota dsc_config_quota(const dsc_config *config, int32_t ranks);

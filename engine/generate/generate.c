@@ -42,6 +42,7 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
             .chunk_bytes = engine->plan.chunk_bytes,
             .fp8 = dsc_engine_fp8(engine, m, 0, DSC_FP8_ALONE),
             .buffer = dsc_engine_buffer_values(engine, m),
+            .group = dsc_tensor_group(engine),
         };
         DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
     }

@@ -41,6 +41,7 @@ static const dsc_side_comm *sub_comm(const dsc_engine *engine, dsc_probe_comm wh
                                : which == DSC_PROBE_COMM_SHARDS   ? DSC_SUB_SHARDS
                                : which == DSC_PROBE_COMM_PIPELINE ? DSC_SUB_PIPELINE
                                : which == DSC_PROBE_COMM_TIED     ? DSC_SUB_TIED
+                               : which == DSC_PROBE_COMM_TENSOR   ? DSC_SUB_TENSOR
                                                                   : DSC_SUB_REPLICAS];
 }
 
@@ -52,6 +53,11 @@ dsc_comm *dsc_probe_host_comm(const dsc_engine *engine, dsc_probe_comm which)
 dsc_comm *dsc_probe_device_comm(const dsc_engine *engine, dsc_probe_comm which)
 {
     return which == DSC_PROBE_COMM_ALL ? engine->comms.device : sub_comm(engine, which)->device;
+}
+
+dsc_status dsc_probe_tensor_sent_bytes(const dsc_engine *engine, int64_t *bytes, dsc_error *err)
+{
+    return dsc_tensor_sent_bytes(engine, bytes, err);
 }
 
 const dsc_comm_ops *dsc_probe_comm_ops(const dsc_comm *comm) { return comm->transport->ops; }

@@ -50,11 +50,14 @@ typedef enum dsc_probe_comm {
     DSC_PROBE_COMM_SHARDS,     /* MiCS: the ranks that share a copy of the states */
     DSC_PROBE_COMM_PIPELINE,   /* the ranks of all stages with the same samples */
     DSC_PROBE_COMM_TIED,       /* the same ranks, for tied parameters */
+    DSC_PROBE_COMM_TENSOR,     /* the ranks that compute each module together */
     DSC_PROBE_COMM_REPLICAS    /* MiCS: the ranks that own the same slices of all copies */
 } dsc_probe_comm;
 /* NULL: this run has none. */
 dsc_comm *dsc_probe_host_comm(const dsc_engine *engine, dsc_probe_comm which);
 dsc_comm *dsc_probe_device_comm(const dsc_engine *engine, dsc_probe_comm which);
+/* Payload in bytes that this rank plans to send to tensor ranks in a step. */
+dsc_status dsc_probe_tensor_sent_bytes(const dsc_engine *engine, int64_t *bytes, dsc_error *err);
 /* The operations of an open communicator; set ones are borrowed. */
 const dsc_comm_ops *dsc_probe_comm_ops(const dsc_comm *comm);
 void dsc_probe_set_comm_ops(dsc_comm *comm, const dsc_comm_ops *ops);

@@ -5,20 +5,34 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-dsc_model *tiny_model_open(const char *config, const dsc_lora_options *lora)
+static dsc_status open_text(dsc_model **out, const char *config, const dsc_model_options *options, dsc_error *err)
 {
     char path[] = "/tmp/dsc-tiny-model-XXXXXX.json";
     const int fd = mkstemps(path, 5);
-    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
-    dsc_error err = DSC_ERROR_INIT;
-    dsc_model *model = NULL;
     if (fd < 0 || dprintf(fd, "%s", config) < 1)
         abort();
     close(fd);
-    options.lora = lora;
-    const dsc_status status = dsc_model_open(&model, path, &options, &err);
+    const dsc_status status = dsc_model_open(out, path, options, err);
     unlink(path);
-    if (status != DSC_OK) {
+    return status;
+}
+
+dsc_model *tiny_model_open_part(const char *config, int32_t ranks, int32_t rank, dsc_error *err)
+{
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_model *model = NULL;
+    options.tensor_ranks = ranks;
+    options.tensor_rank = rank;
+    return open_text(&model, config, &options, err) == DSC_OK ? model : NULL;
+}
+
+dsc_model *tiny_model_open(const char *config, const dsc_lora_options *lora)
+{
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    options.lora = lora;
+    if (open_text(&model, config, &options, &err) != DSC_OK) {
         fprintf(stderr, "%s: %s\n", err.where, err.message);
         abort();
     }

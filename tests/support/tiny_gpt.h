@@ -12,6 +12,9 @@ dsc_model *tiny_gpt_open(const tiny_gpt *shape);
 /* Any model, by the text of its config.json. */
 dsc_model *tiny_model_open(const char *config, const dsc_lora_options *lora); /* NULL: without adapters */
 
+/* The part of tensor rank `rank` of so many. A failure is in *err; NULL then. */
+dsc_model *tiny_model_open_part(const char *config, int32_t ranks, int32_t rank, dsc_error *err);
+
 /* Samples are pure functions of their numbers; few targets, so there is something to learn. Borrows the model. */
 dsc_data_source tiny_gpt_data(const dsc_model *model, int64_t sample_count);
 /* With masked targets: all of every third sample, and every second one of the others. */

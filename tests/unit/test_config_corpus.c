@@ -101,7 +101,7 @@ static const shape shapes[] = {
       "\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 2e-2, \"ns_method\": \"gram\"}},\n"
       "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true},\n"
       "\"autotuning\": {\"enabled\": true, \"fast\": false}, \"torch_autocast\": {\"enabled\": true}}",
-      2, CPU, NONE, BF16, 64, 8, 1, "Muon", "", 0 },
+      2, CPU, NONE, BF16, 64, 16, 1, "Muon", "", 0 },
     { "{\"train_batch_size\": 64, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3},\n"
       "\"zero_allow_untested_optimizer\": true, \"optimizer\": {\"type\": \"Adafactor\", \"params\": {\"lr\": 1e-3,\n"
       "\"eps\": [1e-30, 1e-3], \"clip_threshold\": 1.0, \"decay_rate\": -0.8, \"beta1\": null, \"weight_decay\": 0.0,\n"

@@ -193,6 +193,7 @@ static const dsc_flag flags[] = {
     WHOLE("--epochs", "N", "dsc.epochs", "passes over the data, instead of --steps"),
     WHOLE("--batch-size", "M", "train_micro_batch_size_per_gpu", "samples of a micro-batch, for each rank"),
     WHOLE("--pipeline-ranks", "P", "dsc.grid.pipeline", "stages of modules, each on ranks of its own"),
+    WHOLE("--tensor-ranks", "T", "dsc.grid.tensor", "ranks that compute each block together, with a part of it each"),
     WHOLE("--gradient-accumulation-steps", "G", "gradient_accumulation_steps", "micro-batches of a step"),
     { "--learning-rate", NULL, "X", DSC_FLAG_CALL, 0, .set = set_number, .key = "optimizer.params.lr",
       .help = "the optimizer's rate" },

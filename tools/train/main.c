@@ -129,8 +129,10 @@ static dsc_status print_start(train_run *run, dsc_error *err)
         &run->progress, "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s%s; %lld steps",
         (long long)info->train_batch_size, (long long)info->micro_batch_size, (long long)info->accumulation_steps,
         (int)info->data_ranks, info->data_ranks == 1 ? "" : "s", tokens, (long long)info->steps);
-    if (info->stages > 1)
-        train_progress_say(&run->progress, "grid: pipeline %d x data %d", (int)info->stages, (int)info->data_ranks);
+    const int tensor = dsc_engine_size(run->engine) / (info->stages * info->data_ranks);
+    if (info->stages > 1 || tensor > 1)
+        train_progress_say(&run->progress, "grid: pipeline %d x data %d x tensor %d", (int)info->stages,
+                           (int)info->data_ranks, tensor);
     train_progress_say(&run->progress, "numerics: %s", info->numerics);
     return print_plan(run, err);
 }

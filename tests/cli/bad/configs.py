@@ -224,7 +224,6 @@ def unsupported_options_are_refused_by_name(b):
     inputs(b)
     for more, word in (
             ({"zero_optimization": {"stage": 3, "offload_optimizer": {"super_offload": True}}}, "super_offload"),
-            ({"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel.autotp_size"),
             ({"sequence_parallel_size": 2}, "sequence_parallel_size"),
             ({"amp": {"enabled": True}}, "amp.enabled"),
             ({"torch_autocast": {"enabled": True}}, "torch_autocast.enabled")):

@@ -1,0 +1,72 @@
+/* tensor_open.c - see tensor.h. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/internal.h"
+
+bool dsc_tensor_is_shared_out(const dsc_engine *engine) { return engine->stages.grid.tensor > 1; }
+
+const dsc_exchange_group *dsc_tensor_group(const dsc_engine *engine)
+{
+    return engine->tensor.group.comm != NULL ? &engine->tensor.group.group : NULL;
+}
+
+static dsc_status refuse(const dsc_engine *engine, const char *what, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.grid.tensor",
+                    "%d tensor ranks do not work with %s in this version; leave one of them out",
+                    (int)engine->stages.grid.tensor, what);
+}
+
+dsc_status dsc_tensor_check(const dsc_engine *engine, dsc_error *err)
+{
+    const dsc_model *model = engine->model;
+    const dsc_grid *grid = &engine->stages.grid;
+    const int32_t ranks = model->tensor_ranks > 1 ? model->tensor_ranks : 1;
+    if (ranks != grid->tensor || (ranks > 1 && model->tensor_rank != engine->stages.tensor_rank))
+        return DSC_FAIL(err, DSC_ERR_STATE, "dsc.grid.tensor",
+                        "the model was opened for rank %d of %d tensor ranks, and this is rank %d of %d; open it with "
+                        "these numbers (dsc_model_options.tensor_ranks, tensor_rank)",
+                        (int)model->tensor_rank, (int)ranks, (int)engine->stages.tensor_rank, (int)grid->tensor);
+    if (grid->tensor == 1)
+        return DSC_OK;
+    if (!engine->host_visible)
+        return refuse(engine, "GPUs (dsc.device \"cpu\" works)", err);
+    if (engine->clock != NULL || engine->times_of_launches != NULL)
+        return refuse(engine, "virtual ranks", err);
+    return DSC_OK;
+}
+
+void dsc_tensor_open(dsc_engine *engine)
+{
+    dsc_comm *const comm = engine->comms.side[DSC_SUB_TENSOR].host;
+    if (comm != NULL)
+        dsc_comm_group_init(&engine->tensor.group, comm, 0);
+}
+
+dsc_status dsc_tensor_add_sums(dsc_engine *engine, dsc_fixed_sum *sum, dsc_error *err)
+{
+    dsc_comm *const comm = engine->comms.side[DSC_SUB_TENSOR].host;
+    const dsc_fixed_sum own = *sum;
+    for (int32_t r = 0; comm != NULL && r < dsc_comm_size(comm); r++) {
+        dsc_fixed_sum theirs = own;
+        DSC_TRY(dsc_comm_broadcast(comm, 0, &theirs, (int64_t)sizeof theirs, r, NULL, err));
+        if (r != dsc_comm_rank(comm))
+            dsc_fixed_sum_merge(sum, &theirs);
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_tensor_sent_bytes(const dsc_engine *engine, int64_t *bytes, dsc_error *err)
+{
+    const dsc_config *config = &engine->config;
+    const dsc_plan_sink sink = { .chunk_bytes = engine->plan.chunk_bytes };
+    *bytes = 0;
+    for (int32_t m = 0; m < engine->model->module_count; m++) {
+        const dsc_module *module = &engine->model->modules[m];
+        const bool again = config->own.recompute == DSC_RECOMPUTE_FULL && (module->flags & DSC_MODULE_LOSS) == 0;
+        dsc_module_plan plan;
+        DSC_TRY(
+            module->plan(module, config->train_micro_batch_size_per_gpu, dsc_engine_dtype(engine), &sink, &plan, err));
+        *bytes += (again ? 2 : 1) * plan.forward_sent_bytes + plan.backward_sent_bytes;
+    }
+    *bytes *= config->gradient_accumulation_steps;
+    return DSC_OK;
+}
