@@ -108,6 +108,12 @@ bench-vision: $(BENCH_BIN)/step_worker
 	$(Q)$(or $(PYTHON),python3) bench/bench_vision.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,1)) \
 	    $(if $(CASES),--cases $(CASES)) $(if $(EAGER),--eager) $(if $(SHORT),--short) $(OR_SKIPPED)
 
+.PHONY: bench-accuracy
+## bench-accuracy: the accuracy that resnet18_cifar reaches on digits beside PyTorch's, with PYTHON=PROGRAM (which has torchvision): [SEEDS=5] [EPOCHS=10]
+bench-accuracy: $(BIN)/train
+	$(Q)$(or $(PYTHON),python3) bench/bench_accuracy.py $(BIN)/train $(if $(SEEDS),--seeds $(SEEDS)) $(if $(EPOCHS),--epochs $(EPOCHS)) \
+	    $(if $(SHORT),--short) $(OR_SKIPPED)
+
 .PHONY: bench-fp8-loss
 ## bench-fp8-loss: the loss of products in fp8 beside that of bf16, over seeds: [SEEDS=3] [DEVICE=cpu]
 bench-fp8-loss: $(BIN)/train
