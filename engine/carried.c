@@ -235,6 +235,28 @@ dsc_status dsc_state_copy_fill(dsc_engine *engine, dsc_state_copy *copy, dsc_err
     return DSC_OK;
 }
 
+dsc_status dsc_state_copy_send(const dsc_engine *engine, const dsc_state_copy *copy, int32_t to, dsc_error *err)
+{
+    dsc_comm *const comm = engine->comms.all;
+    DSC_ASSERT(copy->header.bytes == dsc_state_copy_bytes(engine, engine->layout.world_size));
+    DSC_TRY(dsc_comm_send(comm, DSC_CHANNEL_CONTROL, &copy->header, (int64_t)sizeof copy->header, to, NULL, err));
+    return dsc_comm_send(comm, DSC_CHANNEL_CONTROL, copy->data, copy->header.bytes, to, NULL, err);
+}
+
+dsc_status dsc_state_copy_receive(const dsc_engine *engine, dsc_state_copy *copy, int32_t from, dsc_error *err)
+{
+    dsc_comm *const comm = engine->comms.all;
+    dsc_state_header header;
+    copy->header.bytes = 0; /* until it is whole */
+    DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, &header, (int64_t)sizeof header, from, NULL, err));
+    if (header.bytes != dsc_state_copy_bytes(engine, engine->layout.world_size)) /* slices have one length */
+        return DSC_FAIL(err, DSC_ERR_COMM, "carry", "rank %d sends states of another length; are the configs equal?",
+                        (int)from);
+    DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, copy->data, header.bytes, from, NULL, err));
+    copy->header = header;
+    return DSC_OK;
+}
+
 /* ---- from one engine to the next ---- */
 
 static bool with_mics(const dsc_engine *e) { return e->layout.world_size < e->stages.grid.data; }
@@ -336,25 +358,6 @@ dsc_status dsc_carried_open_copy(dsc_carried *carried, int index, int64_t bytes,
     return dsc_alloc_zeroed(carried->alloc, DSC_TAG_CONTROL, bytes, 1, &carried->copy[index].data, err);
 }
 
-/* The header, then the data in pieces. */
-static dsc_status send_copy(const dsc_engine *engine, const dsc_state_copy *copy, int32_t to, dsc_error *err)
-{
-    dsc_comm *const comm = engine->comms.all;
-    DSC_TRY(dsc_comm_send(comm, DSC_CHANNEL_CONTROL, &copy->header, (int64_t)sizeof copy->header, to, NULL, err));
-    return dsc_comm_send(comm, DSC_CHANNEL_CONTROL, copy->data, copy->header.bytes, to, NULL, err);
-}
-
-static dsc_status receive_copy(const dsc_engine *engine, dsc_carried *carried, int index, int32_t from, dsc_error *err)
-{
-    dsc_comm *const comm = engine->comms.all;
-    dsc_state_header header;
-    DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, &header, (int64_t)sizeof header, from, NULL, err));
-    DSC_TRY(dsc_carried_open_copy(carried, index, header.bytes, err));
-    DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, carried->copy[index].data, header.bytes, from, NULL, err));
-    carried->copy[index].header = header;
-    return DSC_OK;
-}
-
 /* The copies of leaving ranks to staying ones, in the order of ranks. */
 static dsc_status hand_over(const dsc_engine *engine, const bool *stays, dsc_carried *carried, dsc_error *err)
 {
@@ -363,9 +366,11 @@ static dsc_status hand_over(const dsc_engine *engine, const bool *stays, dsc_car
     for (int32_t r = 0; r < size; r++) {
         const int32_t heir = stays[r] ? -1 : heir_of(stays, size, r);
         if (r == rank && heir >= 0)
-            DSC_TRY(send_copy(engine, &carried->copy[0], heir, err));
-        if (rank == heir)
-            DSC_TRY(receive_copy(engine, carried, taken++, r, err));
+            DSC_TRY(dsc_state_copy_send(engine, &carried->copy[0], heir, err));
+        if (rank != heir)
+            continue;
+        DSC_TRY(dsc_carried_open_copy(carried, taken, carried->copy[0].header.bytes, err));
+        DSC_TRY(dsc_state_copy_receive(engine, &carried->copy[taken++], r, err));
     }
     return DSC_OK;
 }

@@ -74,6 +74,9 @@ void dsc_state_set_shared(dsc_engine *engine, const char *from);
 void dsc_state_header_fill(dsc_engine *engine, dsc_state_header *out);
 /* The states of this rank now, between steps, into copy->data of the bytes above. */
 dsc_status dsc_state_copy_fill(dsc_engine *engine, dsc_state_copy *copy, dsc_error *err);
+/* To another rank of the engine's world, and from one into copy->data of the bytes above. */
+dsc_status dsc_state_copy_send(const dsc_engine *engine, const dsc_state_copy *copy, int32_t to, dsc_error *err);
+dsc_status dsc_state_copy_receive(const dsc_engine *engine, dsc_state_copy *copy, int32_t from, dsc_error *err);
 /* Features whose states are not carried: refused by name. */
 dsc_status dsc_engine_check_carried(const dsc_engine *engine, dsc_error *err);
 

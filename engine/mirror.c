@@ -72,35 +72,15 @@ static int32_t distance(const dsc_engine *engine)
     return engine->place.node_count > 1 && local < size ? local : 1;
 }
 
-static dsc_status send(const dsc_engine *engine, const dsc_state_copy *copy, int32_t to, dsc_error *err)
-{
-    dsc_comm *const comm = engine->comms.all;
-    DSC_TRY(dsc_comm_send(comm, DSC_CHANNEL_CONTROL, &copy->header, (int64_t)sizeof copy->header, to, NULL, err));
-    return dsc_comm_send(comm, DSC_CHANNEL_CONTROL, copy->data, copy->header.bytes, to, NULL, err);
-}
-
-/* The copy has no bytes until it is whole. */
-static dsc_status receive(const dsc_engine *engine, dsc_state_copy *copy, int32_t from, dsc_error *err)
-{
-    dsc_comm *const comm = engine->comms.all;
-    dsc_state_header header;
-    copy->header.bytes = 0;
-    DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, &header, (int64_t)sizeof header, from, NULL, err));
-    DSC_ASSERT(header.bytes * COPIES == engine->mirror.noted_bytes); /* slices have one length */
-    DSC_TRY(dsc_comm_recv(comm, DSC_CHANNEL_CONTROL, copy->data, header.bytes, from, NULL, err));
-    copy->header = header;
-    return DSC_OK;
-}
-
 /* Of two ranks that follow each other on the ring one sends first, so that no circle of ranks waits. */
 static dsc_status exchange(const dsc_engine *engine, const dsc_state_copy *own, dsc_state_copy *before, dsc_error *err)
 {
     const int32_t size = engine->place.size, rank = engine->place.rank, step = distance(engine);
     const int32_t next = (rank + step) % size, last = (rank + size - step) % size;
     if (rank / step % 2 == 0)
-        DSC_TRY(send(engine, own, next, err));
-    DSC_TRY(receive(engine, before, last, err));
-    return rank / step % 2 == 1 ? send(engine, own, next, err) : DSC_OK;
+        DSC_TRY(dsc_state_copy_send(engine, own, next, err));
+    DSC_TRY(dsc_state_copy_receive(engine, before, last, err));
+    return rank / step % 2 == 1 ? dsc_state_copy_send(engine, own, next, err) : DSC_OK;
 }
 
 dsc_status dsc_engine_mirror_step(dsc_engine *engine, dsc_error *err)
