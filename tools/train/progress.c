@@ -310,8 +310,10 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
     p->tokens += r->tokens;
     p->step_ns_smooth =
         p->step_ns_smooth == 0 ? (double)r->step_ns : 0.9 * p->step_ns_smooth + 0.1 * (double)r->step_ns;
-    if (p->loss != NULL && r->step > p->first_step && r->step <= p->last_step)
-        p->loss[p->loss_count++] = r->loss;
+    if (p->loss != NULL && r->step > p->first_step && r->step <= p->last_step) { /* may be made again, after a rewind */
+        p->loss_count = r->step - p->first_step;
+        p->loss[p->loss_count - 1] = r->loss;
+    }
     if (p->last_step > 0)
         format_duration(eta, sizeof eta, p->step_ns_smooth * 1e-9 * (double)(p->last_step - r->step));
     if (p->steps_per_epoch > 0)
