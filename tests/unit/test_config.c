@@ -566,7 +566,7 @@ static void offload_on_devices(void **state)
                     "\"dsc\":{\"late_update\":true}"));
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_true(warned("some are offloaded"));
-    parse_ok(around("\"dsc\":{\"late_update\":true,\"ema\":{\"enabled\":true}}"));
+    parse_ok(around("\"dsc\":{\"late_update\":true,\"ema\":{\"decay\":0.9}}"));
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_true(warned("runs without dsc.ema"));
     parse_ok(around("\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\"}},"
