@@ -77,15 +77,17 @@ static void tell_cudnn(const dsc_engine *engine, const dsc_attention_tried *foun
                        (int)found->cudnn_untried);
 }
 
-static dsc_status measure(dsc_engine *engine, dsc_error *err)
+/* `file`: of algorithms; "": none. */
+static dsc_status measure(dsc_engine *engine, const char *file, dsc_error *err)
 {
     dsc_gemm_measured found = { 0 };
     const bool first = engine->config.own.gemm_plans == DSC_GEMM_FIRST;
-    const char *from, *file;
+    const char *from;
+    bool is_file;
     const int64_t start_ns = dsc_clock_ns();
-    DSC_TRY(dsc_engine_take_plans_file(engine, &file, err));
+    DSC_TRY(dsc_engine_take_plans_file(engine, file, &is_file, err));
     DSC_TRY(take_from_checkpoint(engine, &from, err)); /* the later text counts */
-    from = from != NULL ? from : file;
+    from = from != NULL ? from : is_file ? file : NULL;
     if (first && engine->config.own.attention != DSC_ATTENTION_FROM_CUDNN)
         return DSC_OK;
     DSC_TRY(dsc_gemm_measure(engine->compute, engine->config.own.gemm_plans, &found, err));
@@ -152,14 +154,16 @@ static dsc_status merge_plans(dsc_engine *engine, const char *text, dsc_error *e
 /* `before`: lines of the stages before, which have the same products; NULL: none. */
 static dsc_status measure_and_read(dsc_engine *engine, const char *before, dsc_error *err)
 {
+    char file[DSC_PLANS_PATH_BYTES];
     int64_t others;
     if (before != NULL)
         DSC_TRY(dsc_gemm_plans_set(engine->device, before, &others, err));
     tell_slow(engine);
-    DSC_TRY(measure(engine, err));
+    DSC_TRY(dsc_engine_name_plans_file(engine, file, err));
+    DSC_TRY(measure(engine, file, err));
     DSC_TRY(read_plans(engine, err));
     if (engine->config.own.gemm_plans != DSC_GEMM_FIRST)
-        dsc_engine_write_plans_file(engine);
+        dsc_engine_write_plans_file(engine, file);
     return before != NULL ? merge_plans(engine, before, err) : DSC_OK;
 }
 

@@ -129,13 +129,16 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
 }
 
 /* ---- open ---- */
+#define DSC_PLANS_PATH_BYTES (DSC_CONFIG_TEXT + 256)
 /* gemm_plans.c: matrix products use the algorithms that rank 0 measured, or those of a checkpoint. Collective. */
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */
-/* plans_file.c, rank 0: takes over what dsc.gemm_plans_file has. *from: its path; NULL: there is no such file. */
-dsc_status dsc_engine_take_plans_file(dsc_engine *engine, const char **from, dsc_error *err);
+/* plans_file.c, rank 0: the path of dsc.gemm_plans_file for this GPU and library; "": none. */
+dsc_status dsc_engine_name_plans_file(dsc_engine *engine, char path[DSC_PLANS_PATH_BYTES], dsc_error *err);
+/* Takes over what the file has. *found: there is such a file. */
+dsc_status dsc_engine_take_plans_file(dsc_engine *engine, const char *path, bool *found, dsc_error *err);
 /* Adds engine->gemm_plans to the file, if it lacks any of their lines. A failure is a warning. */
-void dsc_engine_write_plans_file(const dsc_engine *engine);
+void dsc_engine_write_plans_file(const dsc_engine *engine, const char *path);
 /* input.c: the tokenizer of texts; then, for dsc.grow_vocab, its number of tokens, before the model is opened. */
 dsc_status dsc_engine_find_tokenizer(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_count_tokens(dsc_engine *engine, dsc_error *err);

@@ -2,7 +2,8 @@
  *
  * The text is that of a checkpoint: a line for card and library, then one for each product or attention. A run takes
  * the lines that its own library names too, measures the other products, and adds their lines. So a file fills up over
- * runs, and runs with the same file have the same bits. SPDX-License-Identifier: Apache-2.0 */
+ * runs, and runs with the same file have the same bits. In a folder each kind of GPU and library has its own file.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "engine/internal.h"
@@ -43,9 +44,30 @@ static const char *line_about(const char *text, const char *line)
     return NULL;
 }
 
-static dsc_status read_file(const dsc_engine *engine, char **text, dsc_error *err)
+/* The file of a folder is named by the line for card and library, of which letters, digits and dots remain. */
+dsc_status dsc_engine_name_plans_file(dsc_engine *engine, char path[DSC_PLANS_PATH_BYTES], dsc_error *err)
 {
-    const char *path = engine->config.own.gemm_plans_file;
+    const char *named = engine->config.own.gemm_plans_file;
+    size_t used = strlen(named);
+    char text[DSC_PLANS_PATH_BYTES - DSC_CONFIG_TEXT - sizeof ".plans"] = "";
+    int64_t bytes = 0;
+    DSC_ASSERT(used < DSC_CONFIG_TEXT);
+    memcpy(path, named, used + 1);
+    if (used == 0 || named[used - 1] != '/')
+        return DSC_OK;
+    DSC_TRY(dsc_gemm_plans_get(engine->device, text, sizeof text, &bytes, err));
+    for (const char *at = text; at < text + line_bytes(text); at++) {
+        const bool is_letter = (*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z');
+        const bool kept = is_letter || strchr("0123456789.", *at) != NULL;
+        if (kept || path[used - 1] != '-')
+            path[used++] = kept ? *at : '-';
+    }
+    memcpy(path + used, ".plans", sizeof ".plans");
+    return dsc_io_make_dirs(&engine->io, named, err);
+}
+
+static dsc_status read_file(const dsc_engine *engine, const char *path, char **text, dsc_error *err)
+{
     int64_t bytes = 0;
     *text = NULL;
     if (path[0] == 0 || dsc_io_kind(path) == DSC_PATH_MISSING)
@@ -61,17 +83,16 @@ static dsc_status read_file(const dsc_engine *engine, char **text, dsc_error *er
                     path);
 }
 
-dsc_status dsc_engine_take_plans_file(dsc_engine *engine, const char **from, dsc_error *err)
+dsc_status dsc_engine_take_plans_file(dsc_engine *engine, const char *path, bool *found, dsc_error *err)
 {
     char *text = NULL;
     int64_t others = 0;
-    *from = NULL;
-    DSC_TRY(read_file(engine, &text, err));
+    DSC_TRY(read_file(engine, path, &text, err));
+    *found = text != NULL;
     if (text == NULL)
         return DSC_OK;
     const dsc_status status = dsc_gemm_plans_set(engine->device, text, &others, err);
     dsc_alloc_free(engine->alloc, text);
-    *from = engine->config.own.gemm_plans_file;
     return status;
 }
 
@@ -87,7 +108,8 @@ static bool lacks_any(const char *file, const char *now)
 }
 
 /* The run's lines, then those of the file about other products. */
-static dsc_status write_both(const dsc_engine *engine, const char *file, const char *now, dsc_error *err)
+static dsc_status write_both(const dsc_engine *engine, const char *path, const char *file, const char *now,
+                             dsc_error *err)
 {
     char *text = NULL;
     const size_t most = strlen(file) + strlen(now) + 2;
@@ -102,27 +124,26 @@ static dsc_status write_both(const dsc_engine *engine, const char *file, const c
         text[used++] = '\n';
         DSC_ASSERT(used < most);
     }
-    const dsc_status status = dsc_io_write_all_atomic(&engine->io, engine->config.own.gemm_plans_file, text,
-                                                      (int64_t)used, err);
+    const dsc_status status = dsc_io_write_all_atomic(&engine->io, path, text, (int64_t)used, err);
     dsc_alloc_free(engine->alloc, text);
     return status;
 }
 
-void dsc_engine_write_plans_file(const dsc_engine *engine)
+void dsc_engine_write_plans_file(const dsc_engine *engine, const char *path)
 {
-    const char *path = engine->config.own.gemm_plans_file, *now = engine->gemm_plans;
+    const char *now = engine->gemm_plans;
     char *file = NULL;
     dsc_error err = DSC_ERROR_INIT;
     if (path[0] == 0)
         return;
     DSC_ASSERT(now != NULL);
-    dsc_status status = read_file(engine, &file, &err);
+    dsc_status status = read_file(engine, path, &file, &err);
     if (status == DSC_OK && file != NULL && *file != 0 && !same_line(file, now))
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "matrix products: %.200s is for \"%.*s\" and stays as it is; "
                        "this GPU and library need a file of their own (dsc.gemm_plans_file)", path,
                        (int)(line_bytes(file) < 160 ? line_bytes(file) : 160), file);
     else if (status == DSC_OK && lacks_any(file != NULL ? file : "", now))
-        status = write_both(engine, file != NULL ? file : "", now, &err);
+        status = write_both(engine, path, file != NULL ? file : "", now, &err);
     if (status != DSC_OK)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "matrix products: their algorithms are not in %.200s: %.300s",
                        path, err.message);

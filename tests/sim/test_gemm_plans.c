@@ -5,6 +5,7 @@
  * not repeatable; tests say which are fast. On a real GPU (tests/gpu/real.c) nobody can say, and only what must hold
  * there too is tested.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -434,6 +435,17 @@ static void write_text(const char *path, const char *text, size_t bytes)
     fclose(file);
 }
 
+static int count_files(const char *dir)
+{
+    int count = 0;
+    DIR *open = opendir(dir);
+    assert_non_null(open);
+    for (const struct dirent *entry; (entry = readdir(open)) != NULL;)
+        count += entry->d_name[0] != '.';
+    closedir(open);
+    return count;
+}
+
 /* Measured once for the card: a fresh run of any world takes the file, also where it would choose otherwise now. */
 static void a_file_spares_fresh_runs_measuring(void **state)
 {
@@ -475,6 +487,30 @@ static void a_file_spares_fresh_runs_measuring(void **state)
     assert_non_null(strstr(other_card.log, "H200.plans is for \""));
     read_text(path, text);
     assert_string_equal(text, again);
+    cw_tmp_close(dir);
+}
+
+/* A folder has a file for each card and library, and one config serves all of them. */
+static void a_folder_has_a_file_for_each_card(void **state)
+{
+    static look first, second, old_card;
+    run_result result;
+    char *dir = cw_tmp_open(), named[400];
+    if (!cusim_present())
+        skip();
+    snprintf(named, sizeof named, ", \"gemm_plans_file\": \"%s/new/\"", dir);
+    first.named = second.named = old_card.named = named;
+    run("same_bits", 1, 0, 1, &first, &result);
+    assert_non_null(strstr(first.log, "measured in"));
+    cusim_times_taken();
+    run("same_bits", 1, 0, 1, &second, &result);
+    assert_int_equal(cusim_times_taken(), 0);
+    assert_non_null(strstr(second.log, ".plans, none measured"));
+    cusim_set_arch(0, 80);
+    run("same_bits", 1, 0, 1, &old_card, &result);
+    cusim_set_arch(0, 90);
+    assert_null(strstr(old_card.log, "stays as it is"));
+    assert_int_equal(count_files(cw_path(dir, "new")), 2);
     cw_tmp_close(dir);
 }
 
@@ -599,6 +635,7 @@ int main(void)
         cmocka_unit_test(sums_that_the_library_cannot_repeat_are_apart),
         cmocka_unit_test(the_faster_way_with_fastest),
         cmocka_unit_test(a_file_spares_fresh_runs_measuring),
+        cmocka_unit_test(a_folder_has_a_file_for_each_card),
         cmocka_unit_test(a_file_that_is_no_text_is_refused),
         cmocka_unit_test(a_slow_product_is_told),
         cmocka_unit_test(forged_texts_choose_nothing),
