@@ -11,8 +11,8 @@
 
 /* The part of struct dsc_zero. */
 typedef struct dsc_outer_step {
-    dsc_buf common, momentum; /* of this rank's slices of all trainable groups, fp32 */
-    dsc_buf change;           /* of the longest slice */
+    dsc_buf common, momentum; /* planes of this rank's slices of all trainable groups, fp32 */
+    dsc_buf change;           /* plane of the longest slice */
 } dsc_outer_step;
 
 /* Collective over all copies, between steps: the moments of all copies become their mean, so that a checkpoint of one

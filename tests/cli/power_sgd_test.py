@@ -3,8 +3,8 @@
 
 Two ranks of each have the same gradients. torch's ranks are processes on gloo, and the hook gets a bucket as DDP would give it. Its
 first factors are replaced by those of dsc. Both then apply plain SGD, so that the weights are the sum of all decompressed gradients.
-The two make the same products in another order: after 40 updates the weights may differ from torch's in fp64 by 1e-4 of their largest
-change, or by three times as much as torch's own in fp32 do. Where singular values are close, as those of noise, rounding turns factors.
+The two make the same products in another order. After 40 updates the weights may differ from torch's in fp64 by 1e-4 of their largest
+change, or by three times as much as torch's own in fp32. Where singular values are close, as those of noise, rounding turns factors.
 SPDX-License-Identifier: Apache-2.0"""
 import ctypes as c
 import json

@@ -1,10 +1,10 @@
 /* power_sgd.c - PowerSGD (Vogels, Karimireddy, Jaggi 2019, arXiv:1905.13727), as PyTorch's powerSGD_hook has it.
  *
  * Each rank keeps the sum of its own gradient parts. Before the norm, M is a matrix of that sum plus the rank's error.
- * Ranks add P = M Q, and then Q = M^T P. The sum of all ranks becomes P Q^T, and the error M - P Q^T / W. The columns
- * of Q and P are made orthonormal before each product. Q stays for the next update, so that updates continue a power
- * iteration. Vectors, and matrices that would save too little, are added as they are. Afterwards all ranks have the
- * same sums.
+ * Ranks add P = M Q first, and Q = M^T P second. The sum of all ranks becomes P Q^T, the error M - P Q^T / W here. The
+ * columns of Q and P are made orthonormal before each product. Q stays for the next update, so that updates continue a
+ * power iteration. Vectors, and matrices that would save too little, are added as they are. Afterwards all ranks have
+ * the same sums.
  *
  * Products have the bits of kernels/exact_gemm.h, and sums over ranks are in rank order. Errors differ between ranks,
  * and a checkpoint does not have them. So a save sets them to 0 and Q to its first values, for the run that goes on and
