@@ -279,6 +279,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
     DSC_TRY(dsc_engine_open_quota(engine, err));
+    DSC_TRY(dsc_tensor_agree(engine, err));
     DSC_TRY(dsc_stages_open(engine, err));
     DSC_TRY(dsc_config_settings(engine->alloc, &engine->config, &engine->settings, err));
     dsc_engine_report_config(engine);

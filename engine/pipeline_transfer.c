@@ -447,23 +447,35 @@ int64_t dsc_stages_sent_bytes(const dsc_engine *engine)
     return bytes * engine->config.gradient_accumulation_steps;
 }
 
+/* A rank's places in the grid. */
+static const char *places_of(const dsc_engine_stages *stages, int32_t rank, char out[96])
+{
+    const dsc_grid *grid = &stages->grid;
+    char tensor[32] = "";
+    if (grid->tensor > 1)
+        snprintf(tensor, sizeof tensor, ", tensor rank %d", (int)(rank % grid->tensor));
+    snprintf(out, 96, "stage %d, data rank %d%s", (int)(rank / grid->tensor / grid->data),
+             (int)(rank / grid->tensor % grid->data), tensor);
+    return out;
+}
+
 void dsc_stages_explain(const dsc_engine *engine, dsc_error *err)
 {
     const dsc_engine_stages *stages = &engine->stages;
+    const bool has_groups = dsc_stages_are_used(stages) || stages->grid.tensor > 1;
     dsc_error of_all = DSC_ERROR_INIT;
-    if (err == NULL || !dsc_stages_are_used(stages) || engine->comms.all == NULL ||
+    if (err == NULL || !has_groups || engine->comms.all == NULL ||
         (err->status != DSC_ERR_PEER && err->status != DSC_ERR_STUCK))
         return;
     const dsc_status status = dsc_comm_health(engine->comms.all, &of_all);
     const int32_t lost = status != DSC_OK ? of_all.rank : -1;
-    char text[sizeof err->message];
+    char text[sizeof err->message], own[96], theirs[96];
     snprintf(text, sizeof text, "%s", status != DSC_OK ? of_all.message : err->message);
     if (lost >= 0 && lost < engine->place.size)
-        DSC_FAIL(err, err->status, err->where, "stage %d, data rank %d (rank %d) lost stage %d, data rank %d: %s",
-                 (int)stages->stage, (int)stages->data_rank, (int)engine->place.rank, (int)(lost / stages->grid.data),
-                 (int)(lost % stages->grid.data), text);
+        DSC_FAIL(err, err->status, err->where, "%s (rank %d) lost %s: %s", places_of(stages, engine->place.rank, own),
+                 (int)engine->place.rank, places_of(stages, lost, theirs), text);
     else
-        DSC_FAIL(err, err->status, err->where, "stage %d, data rank %d (rank %d): %s", (int)stages->stage,
-                 (int)stages->data_rank, (int)engine->place.rank, text);
+        DSC_FAIL(err, err->status, err->where, "%s (rank %d): %s", places_of(stages, engine->place.rank, own),
+                 (int)engine->place.rank, text);
     err->rank = lost;
 }

@@ -34,6 +34,8 @@ bool dsc_tensor_is_shared_out(const dsc_engine *engine);
 const dsc_exchange_group *dsc_tensor_group(const dsc_engine *engine);
 /* Whether the model is one for this rank of the grid, and what the run asks for is built beside tensor ranks. */
 dsc_status dsc_tensor_check(const dsc_engine *engine, dsc_error *err);
+/* Whether all ranks exchange the same values in the same order, before the first exchange. Collective. */
+dsc_status dsc_tensor_agree(const dsc_engine *engine, dsc_error *err);
 /* After the communicators. */
 void dsc_tensor_open(dsc_engine *engine);
 /* *sum <- that of all tensor ranks. Collective. */

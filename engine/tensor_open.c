@@ -1,4 +1,7 @@
 /* tensor_open.c - see tensor.h. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/hash.h"
 #include "engine/internal.h"
 
 bool dsc_tensor_is_shared_out(const dsc_engine *engine) { return engine->stages.grid.tensor > 1; }
@@ -32,6 +35,62 @@ dsc_status dsc_tensor_check(const dsc_engine *engine, dsc_error *err)
     if (engine->clock != NULL || engine->times_of_launches != NULL)
         return refuse(engine, "virtual ranks", err);
     return DSC_OK;
+}
+
+/* What decides the exchanges of a rank. */
+typedef struct exchange_list {
+    uint64_t hash; /* of the payload of all modules, and of what repeats their passes */
+    int64_t data_ranks, tensor_ranks, micro_batches;
+} exchange_list;
+
+static dsc_status list_exchanges(const dsc_engine *engine, exchange_list *out, dsc_error *err)
+{
+    const dsc_config *config = &engine->config;
+    const int64_t numbers[] = { config->train_micro_batch_size_per_gpu, engine->model->module_count,
+                                config->own.recompute, dsc_config_micro_batch_group(config), config->zero.stage };
+    const dsc_plan_sink sink = { .chunk_bytes = config->own.head_chunk_bytes };
+    uint64_t hash = dsc_xxh3_128(numbers, sizeof numbers, 0).low;
+    for (int32_t m = 0; m < engine->model->module_count; m++) {
+        const dsc_module *module = &engine->model->modules[m];
+        dsc_module_plan plan;
+        DSC_TRY(
+            module->plan(module, config->train_micro_batch_size_per_gpu, dsc_engine_dtype(engine), &sink, &plan, err));
+        const int64_t bytes[] = { plan.forward_sent_bytes, plan.backward_sent_bytes };
+        hash = dsc_xxh3_128(bytes, sizeof bytes, hash).low;
+    }
+    *out = (exchange_list) { hash, engine->stages.grid.data, engine->stages.grid.tensor,
+                             config->gradient_accumulation_steps };
+    return DSC_OK;
+}
+
+static dsc_status compare_lists(const exchange_list *all, int32_t size, dsc_error *err)
+{
+    for (int32_t r = 1; r < size; r++)
+        if (memcmp(&all[r], &all[0], sizeof *all) != 0)
+            return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.grid.tensor",
+                            "rank %d has other exchanges than rank 0: %lld data x %lld tensor ranks with %lld "
+                            "micro-batches (hash %016llx), rank 0 has %lld x %lld with %lld (hash %016llx); give all "
+                            "ranks the same config and model",
+                            (int)r, (long long)all[r].data_ranks, (long long)all[r].tensor_ranks,
+                            (long long)all[r].micro_batches, (unsigned long long)all[r].hash,
+                            (long long)all[0].data_ranks, (long long)all[0].tensor_ranks,
+                            (long long)all[0].micro_batches, (unsigned long long)all[0].hash);
+    return DSC_OK;
+}
+
+dsc_status dsc_tensor_agree(const dsc_engine *engine, dsc_error *err)
+{
+    exchange_list own, *all = NULL;
+    if (!dsc_tensor_is_shared_out(engine) || engine->plan_only)
+        return DSC_OK;
+    DSC_TRY(list_exchanges(engine, &own, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->place.size, sizeof *all, &all, err));
+    dsc_status status =
+        dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, &own, (int64_t)sizeof own, DSC_U8, NULL, err);
+    if (status == DSC_OK)
+        status = compare_lists(all, engine->place.size, err);
+    dsc_alloc_free(engine->alloc, all);
+    return status;
 }
 
 void dsc_tensor_open(dsc_engine *engine)

@@ -48,12 +48,15 @@ typedef struct run {
     const char *recompute; /* NULL: "none" */
     const char *more;      /* members of "dsc"; NULL: none */
     int64_t steps;
+    const char *odd;         /* members of "dsc" of the last rank alone; NULL: none */
+    int64_t lost;            /* above 0: this collective of the last rank fails */
     const char *load, *save; /* NULL: not at all */
     const dsc_model *whole;  /* for samples */
     dsc_world *world;
     /* Results */
     double loss[STEPS], norm[STEPS], evaluated;
     dsc_error error; /* the first rank's that failed by itself */
+    dsc_error of_peer; /* of a rank that lost another one */
     pthread_mutex_t lock;
     bool planned, balanced;             /* bytes to tensor ranks are the planned ones; memory too */
     float *kept[RANKS_MAX][PARAMS_MAX]; /* masters of tensors that all tensor ranks have, with one data rank */
@@ -64,6 +67,8 @@ typedef struct rank_job {
     run *r;
     int32_t rank;
 } rank_job;
+
+static int32_t last_of(const run *r) { return r->g.pipeline * r->g.data * r->g.tensor - 1; }
 
 static void keep_masters(run *r, dsc_engine *engine, int32_t rank)
 {
@@ -96,7 +101,7 @@ static dsc_status train(run *r, dsc_engine *engine, int32_t rank, dsc_error *err
         DSC_TRY(dsc_engine_train_batch(engine, &result, err));
         if (comm != NULL)
             dsc_comm_payload_get(comm, 0, &after);
-        if (rank == r->g.pipeline * r->g.data * r->g.tensor - 1) {
+        if (rank == last_of(r)) {
             r->loss[s] = result.loss;
             r->norm[s] = result.grad_norm;
         }
@@ -154,17 +159,22 @@ static void *run_rank(void *argument)
              " \"grid\": {\"pipeline\": %d, \"tensor\": %d}%s%s}}",
              (int)(PARTS / r->g.data), r->bf16 ? "true" : "false", (int)r->stage, r->stage % 2 == 1 ? "true" : "false",
              r->recompute != NULL ? r->recompute : "none", (int)r->g.pipeline, (int)r->g.tensor,
-             r->more != NULL ? r->more : "",
+             r->odd != NULL && job->rank == last_of(r) ? r->odd
+             : r->more != NULL                         ? r->more
+                                                       : "",
              r->load != NULL || r->save != NULL ? ", \"save\": \"/nowhere\"" : ""); /* for the plan */
     options.config_text = config;
     options.model = model;
     options.data = r->masked ? tiny_gpt_masked_data(r->whole, 1 << 20) : tiny_gpt_data(r->whole, 1 << 20);
     options.world = r->world;
     options.rank = job->rank;
+    options.fail_comm_at = job->rank == last_of(r) ? r->lost : 0;
     dsc_status status = model != NULL ? dsc_engine_open(&engine, &options, &err) : err.status;
     if (status == DSC_OK)
         status = go_rank(r, engine, job->rank, &err);
     pthread_mutex_lock(&r->lock);
+    if (status == DSC_ERR_PEER)
+        r->of_peer = err;
     if (status != DSC_OK && (r->error.status == DSC_OK || r->error.status == DSC_ERR_PEER))
         r->error = err;
     pthread_mutex_unlock(&r->lock);
@@ -409,6 +419,27 @@ static void what_does_not_work_is_refused_by_name(void **state)
                    "2 tensor ranks do not work with dsc.save_async");
 }
 
+static void other_exchanges_are_seen_at_open(void **state)
+{
+    (void)state;
+    run r = { .model = GPT2, .g = { 1, 1, 2 }, .more = "", .odd = ", \"micro_batches_together\": 2", .steps = 1 };
+    go(&r);
+    let_go(&r);
+    if (r.error.status != DSC_ERR_CONFIG || strstr(r.error.message, "rank 1 has other exchanges than rank 0") == NULL)
+        fail_msg("got \"%s\"", r.error.message);
+}
+
+static void a_lost_rank_is_named_with_its_places(void **state)
+{
+    (void)state;
+    run r = { .model = GPT2, .g = { 1, 2, 2 }, .steps = STEPS, .lost = 30 };
+    go(&r);
+    let_go(&r);
+    assert_int_not_equal(r.error.status, DSC_OK);
+    if (strstr(r.of_peer.message, "lost stage 0, data rank 1, tensor rank 1") == NULL)
+        fail_msg("got \"%s\"", r.of_peer.message);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +449,8 @@ int main(void)
         cmocka_unit_test(first_values_are_those_of_one_rank),
         cmocka_unit_test(checkpoints_load_at_any_grid),
         cmocka_unit_test(what_does_not_work_is_refused_by_name),
+        cmocka_unit_test(other_exchanges_are_seen_at_open),
+        cmocka_unit_test(a_lost_rank_is_named_with_its_places),
     };
     return cmocka_run_group_tests_name("tensor ranks", tests, NULL, NULL);
 }
