@@ -43,6 +43,8 @@ typedef struct variant {
 static int64_t needed_of(const dsc_layout *layout, const dsc_probe_grad_part *other, const dsc_probe_grad_part *part)
 {
     const int64_t from = other->slot_offset, at = part->slot_offset;
+    if (from < 0 || at < 0)
+        return 0;
     const int64_t bytes = layout->group[other->group].padded * 4;
     const int64_t end = dsc_min_i64(from + bytes, at + layout->group[part->group].padded * 4);
     return dsc_max_i64(from, at) < end ? (end - from) / 4 : 0;

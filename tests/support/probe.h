@@ -142,8 +142,8 @@ int32_t dsc_probe_gather_lead(const dsc_zero *zero, int32_t index);
 typedef struct dsc_probe_grad_part {
     int32_t module, group;
     int32_t micro_batch; /* within those that run together */
-    int32_t slot;
-    int64_t slot_offset; /* bytes of the arena before the slot */
+    int32_t slot;        /* -1: the part is made in the group's sum, and waits for none */
+    int64_t slot_offset; /* bytes of the arena before the slot; -1: none */
     int32_t after;       /* the slot whose reductions it waits for; -1: none */
     int32_t after_mark;  /* how far these must have come */
     int32_t last_of_run; /* index of the last part of the run that is reduced in step with it */

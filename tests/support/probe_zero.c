@@ -72,7 +72,7 @@ dsc_probe_grad_part dsc_probe_grad_part_get(const dsc_zero *zero, int32_t index)
                                    .group = part->group,
                                    .micro_batch = part->mb,
                                    .slot = part->slot,
-                                   .slot_offset = zero->parts.slot[part->slot].offset,
+                                   .slot_offset = part->slot < 0 ? -1 : zero->parts.slot[part->slot].offset,
                                    .after = part->after,
                                    .after_mark = part->after_mark,
                                    .last_of_run = (int32_t)(dsc_grad_part_last_of_run(zero, part) - zero->parts.part) };
