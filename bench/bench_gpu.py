@@ -5,7 +5,8 @@
 Training steps on this machine's GPU, ours and PyTorch's, in turns, step by step, each alone on the GPU while it runs; then
 our kernels beside the card's peak. PART, by default in this order:
     124m (batch 32), 1558m (8: both sides stay on the GPU), kernels, short (124M, 2 x 256 tokens, bound by launches), 774m (16)
-Samples have 1024 tokens in bf16; nano is a trial. 124m, short and nano run with dsc.cuda_graphs too, as a side of its own.
+Samples have 1024 tokens in bf16; nano is a trial. 124m, short and nano run with dsc.cuda_graphs too, and 124m, 1558m and nano with
+dsc.late_update ("late"), as sides of their own. The last sides do not start where the GPU's memory is taken.
 offload-early runs only when named: the same with dsc.early_update, beside our own steps without it (95, then 112 GB).
 offload runs only when named: Llama 2 7B, 4 x 2048 tokens, optimizer on the host (105 GB). It runs beside DeepSpeed if
 PROGRAM has it (deepspeed_worker.py: eager, recomputation of every block on both sides), one after the other. PyTorch is
@@ -34,6 +35,7 @@ VOCAB, TOKENS = 50304, 50257  # as padded; what tokens there are
 CASES = {"124m": ("gpt2-124m", 12, 768, 32, 1024), "774m": ("gpt2-large", 36, 1280, 16, 1024),
          "1558m": ("gpt2-xl", 48, 1600, 8, 1024), "short": ("gpt2-124m", 12, 768, 2, 256), "nano": ("gpt2-nano", 4, 128, 8, 128)}
 WITH_GRAPHS = ("124m", "short", "nano")
+WITH_LATE_UPDATE = ("124m", "1558m", "nano")
 OFFLOAD = ("llama-2-7b", 32000, 4, 2048)  # our model, tokens, batch, tokens a sample
 OFFLOAD_WARM_UP, OFFLOAD_STEPS = 2, 8
 SIMULATED = ("gpt2-nano", 4, 128, 1, 16)
@@ -113,6 +115,9 @@ def start_all(sides, name, options, folder, deadline):
     if name == "124m" and has_deepspeed(options.python):
         command = [options.python, os.path.join(HERE, "deepspeed_worker.py"), name, str(case[3]), str(case[4]), "gpu"]
         start(sides, "deepspeed", command, deadline)
+    if name in WITH_LATE_UPDATE:
+        start(sides, "late", our_command(options, case, our_config(folder, case, name=f"{name}-late", late_update=True)), deadline,
+              options.env)
     return True
 
 

@@ -27,7 +27,7 @@ declare -A row=(
     [vision]="^  (dsc|eager) +step $n \($n\.\.$n\) ms, CPU $n"
     [accuracy]="^(dsc|pytorch) +$n % right, deviation $n, of [0-9]+ seeds:"
     [fp8-loss]="^(fp32|fp8) .* [+-]$n %  95 % interval [+-]$n to [+-]$n"
-    [gpu-kern]="^# bench .* [0-9]+ ns" [gpu]="^nano (dsc|graphs) +$n ms  min $n max $n +$n tokens/s"
+    [gpu-kern]="^# bench .* [0-9]+ ns" [gpu]="^nano (dsc|graphs|late) +$n ms  min $n max $n +$n tokens/s"
 )
 declare -A rows=([quota]=1 [kern]=4 [adam]=2 [comm]=12 [builds]=21 [train]=1 [io]=6 [watch]=3 [recompute]=4 [simulate]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3 [sft-data]=2
     [images]=2 [pipeline]=1 [moe]=3 [vision]=2 [accuracy]=2 [fp8-loss]=3 [gpu-kern]=4 [gpu]=2)

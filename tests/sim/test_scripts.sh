@@ -49,9 +49,10 @@ if command -v python3 >/dev/null; then
     report "bench-gpu ends well" [ $rc -eq 0 ]
     report "a line of times" has '^nano dsc +[0-9.]+ ms  min [0-9.]+ max [0-9.]+ +[0-9]+ tokens/s  GPU memory [0-9]+ MiB'
     report "graphs are a side of their own" has '^nano graphs/dsc [0-9.]+ +p10 '
+    report "late updates are a side of their own" has '^nano late/dsc [0-9.]+ +p10 '
     report "the results say that they are simulated" grep -q 'SIMULATED: the numbers mean nothing' "$dir"/results/*-simulated-GPU.md
     run CUSIM_FAIL_KERNEL=sumsq ROUNDS=5 python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker" --simulate nano
-    report "a side that dies ends it with its last words" has '^nano: (dsc|graphs) ended with 1: .*failed: stream compute, at or before SUMSQ'
+    report "a side that dies ends it with its last words" has '^nano: (dsc|graphs|late) ended with 1: .*failed: stream compute, at or before SUMSQ'
     report "exit 1" [ $rc -eq 1 ]
     run python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker" --simulate --seconds 20 nano
     report "a run without time left is named and not started" has '^nano: not run, the 20 s are over'
