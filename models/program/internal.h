@@ -150,14 +150,14 @@ typedef struct dsc_layout {
 } dsc_layout;
 #define DSC_LAYOUT_OUT (-1)
 /* A layout with offsets for a program of any size. */
-typedef struct dsc_layout_memory {
+typedef struct dsc_any_layout {
     dsc_layout at;
     int64_t offset[2 * DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS + 3 * DSC_PROGRAM_FORWARD_OPS];
-} dsc_layout_memory;
-void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout_memory *out);
+} dsc_any_layout;
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_any_layout *out);
 /* The same, from program->layouts where it is there; else in *own. */
 const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
-                                     dsc_layout_memory *own);
+                                     dsc_any_layout *own);
 
 /* ---- One call, run.c ---- */
 typedef struct dsc_exec {

@@ -183,7 +183,7 @@ static void lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *o
     lay_scratch(program, pass, spans, of, out);
 }
 
-void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout_memory *out)
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_any_layout *out)
 {
     const offsets counts = offsets_of(program);
     DSC_ASSERT(count_of(&counts) <= (int64_t)DSC_COUNT(out->offset));
@@ -220,7 +220,7 @@ static bool is_key(const layout_key *a, const layout_key *b)
 }
 
 const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
-                                     dsc_layout_memory *own)
+                                     dsc_any_layout *own)
 {
     struct dsc_layouts *all = program->layouts;
     const offsets counts = offsets_of(program);

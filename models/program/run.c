@@ -182,7 +182,7 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
                            dsc_error *err)
 {
     const dsc_op_list *list = &program->list[pass];
-    dsc_layout_memory own;
+    dsc_any_layout own;
     const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes };
     dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err, .row = -1 };
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
@@ -302,7 +302,7 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
     dsc_linear_planned gemms = { .module = module, .lora = lora, .dtype = dtype, .sink = sink }, again = gemms;
     const dsc_op_batch of = { lora, batch, dtype, sink != NULL ? sink->chunk_bytes : 0 };
     double other = 0, other_again = 0;
-    dsc_layout_memory own;
+    dsc_any_layout own;
     const dsc_layout *const at = &own.at;
     again.sink = NULL;
     DSC_TRY(plan_list(program, DSC_PASS_FORWARD, &gemms, &other, batch, err));

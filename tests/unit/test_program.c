@@ -148,7 +148,7 @@ static void levels_have_the_same_bits(void **state)
     }
 }
 
-/* Layouts that are kept between calls have the sizes of their program, and give the bits of those made for each call. */
+/* Layouts that are kept between calls are as long as their program needs, and give the bits of those of one call. */
 static void kept_layouts_are_as_long_as_the_program_needs(void **state)
 {
     enum { ZONE = 256 };
