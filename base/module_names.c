@@ -23,7 +23,14 @@ dsc_module_match dsc_module_around(const char *param, const char *module)
 
 #define VIT_LAYERS "vit.encoder.layer."
 
-bool dsc_module_is_vit(const char *name) { return strncmp(name, VIT_LAYERS, sizeof VIT_LAYERS - 1) == 0; }
+bool dsc_module_is_vit(const char *name)
+{
+    static const char *const layers[] = { VIT_LAYERS, "dinov2.encoder.layer.", "dinov2_with_registers.encoder.layer." };
+    bool is = false;
+    for (size_t i = 0; i < DSC_COUNT(layers); i++)
+        is |= strncmp(name, layers[i], strlen(layers[i])) == 0;
+    return is;
+}
 
 void dsc_module_vit_in_peft(const char *name, char *out, size_t bytes)
 {
@@ -36,6 +43,7 @@ void dsc_module_vit_in_peft(const char *name, char *out, size_t bytes)
         { "attention.output.dense", "attention.o_proj" },
         { "intermediate.dense", "mlp.fc1" },
         { "output.dense", "mlp.fc2" },
+        { "mlp.weights_out", "mlp.down_proj" },
     };
     static const char *const last[][2] = { { "query", "q_proj" }, { "key", "k_proj" }, { "value", "v_proj" } };
     char rest[512];

@@ -14,10 +14,11 @@ typedef enum dsc_module_match {
 /* The best match over all modules around the parameter, the innermost one included. */
 dsc_module_match dsc_module_around(const char *param, const char *module);
 
-/* Names of ViT's modules. Files have the older ones, in transformers' model and so in PEFT's adapters are others since
- * transformers 5:
+/* Names of the modules of ViT and DINOv2. Files have the older ones. Since transformers 5 its models have others, as
+ * adapters of PEFT do:
  *
- *     vit.encoder.layer.0.attention.attention.query    vit.layers.0.attention.q_proj
+ *     vit.encoder.layer.0.attention.attention.query       vit.layers.0.attention.q_proj
+ *     dinov2.encoder.layer.0.attention.attention.query    dinov2.encoder.layer.0.attention.q_proj
  */
 bool dsc_module_is_vit(const char *name); /* of a whole name, of a module or a parameter */
 /* The name that PEFT has of a module or a parameter; `name` may be the end of one. out[0..bytes) is cut if too short.

@@ -161,11 +161,13 @@ static bool declare_norm(const dsc_block *block, const char *name, int64_t chann
 dsc_step dsc_block_begin(const dsc_block *block, int16_t x, const dsc_step_norms *norms)
 {
     const int64_t channels = columns_of(block, x);
-    dsc_step step = { .x = x, .in = x };
+    dsc_step step = { .x = x, .in = x, .scale = DSC_PROGRAM_NONE };
     dsc_op_norm before;
     const bool has_before = declare_norm(block, norms->before, channels, 1, false, &before);
     step.has_behind = declare_norm(block, norms->behind, channels, 1, false, &step.behind);
     step.has_sum = declare_norm(block, norms->sum, channels, 1, false, &step.sum);
+    if (norms->scale != NULL)
+        step.scale = dsc_block_vector(block, norms->scale, channels, DSC_INIT_ONES);
     if (has_before)
         step.in = dsc_program_norm_of(block->program, x, &before);
     return step;
@@ -176,6 +178,8 @@ int16_t dsc_block_end(const dsc_block *block, const dsc_step *step, int16_t part
     dsc_program *program = block->program;
     if (step->has_behind)
         part = dsc_program_norm_of(program, part, &step->behind);
+    if (step->scale != DSC_PROGRAM_NONE)
+        part = dsc_program_scale_columns(program, part, step->scale);
     if (block->residual != 0 && block->residual != 1)
         part = dsc_program_scale(program, part, block->residual);
     const int16_t sum = dsc_program_add(program, part, onto);
@@ -316,9 +320,12 @@ static int16_t gated(const dsc_block *block, int16_t x, const dsc_block_mlp *par
         const int16_t up = sibling(block, x, part->up, inner, &share, part->up_bias);
         return dsc_program_gated(program, gate, up, part->activation);
     }
+    dsc_program_linear_args args = linear_args(block, part->up, columns_of(block, x), 2 * inner, part->up_bias);
     if (share.count > 0)
         share.run[share.run_count++] = part->inner;
-    const int16_t both = linear(block, x, part->up, 2 * inner, &share, part->up_bias);
+    args.share = share;
+    args.no_adapter = part->no_up_adapter;
+    const int16_t both = dsc_program_linear(program, x, &args);
     const int16_t gate = dsc_program_slice(program, both, 0, inner);
     return dsc_program_gated(program, gate, dsc_program_slice(program, both, inner, inner), part->activation);
 }

@@ -30,11 +30,13 @@ typedef struct dsc_step_norms {
     const char *before; /* norm of the part's input; NULL: the part reads x */
     const char *behind; /* norm of the part's output, before factor and addition; NULL: none */
     const char *sum;    /* norm of the sum; NULL: none */
+    const char *scale;  /* factors [C] of the part's output behind the norm, first 1; NULL: none */
 } dsc_step_norms;
 typedef struct dsc_step {
     int16_t x, in; /* the stream, and what the part reads */
     dsc_op_norm behind, sum;
     bool has_behind, has_sum;
+    int32_t scale; /* the parameter of the factors; NONE: there are none */
 } dsc_step;
 /* Adds the norms' parameters, in the order of dsc_step_norms, ahead of those of the part. */
 dsc_step dsc_block_begin(const dsc_block *block, int16_t x, const dsc_step_norms *norms);
@@ -65,6 +67,7 @@ int16_t dsc_block_attend(const dsc_block *block, int16_t x, const dsc_block_atte
 typedef struct dsc_block_mlp {
     const char *gate, *up, *down; /* gate NULL: none, or one product with up */
     bool gate_in_up;              /* the outputs of `up` are those of gate and up, [2*I] */
+    bool no_up_adapter;           /* with gate_in_up: that product cannot have an adapter */
     bool up_bias, down_bias;      /* gate's is up's */
     int64_t inner;
     dsc_activation activation;

@@ -52,9 +52,11 @@ static dsc_block_attention attention_of(const dsc_dense_config *config, int64_t 
     };
 }
 
-static dsc_step_norms norms_of(const dsc_dense_config *config, const char *name)
+static dsc_step_norms norms_of(const dsc_dense_config *config, const char *name, int part)
 {
-    return (dsc_step_norms) { .before = config->post_norm ? NULL : name, .sum = config->post_norm ? name : NULL };
+    return (dsc_step_norms) { .before = config->post_norm ? NULL : name,
+                              .sum = config->post_norm ? name : NULL,
+                              .scale = config->traits->scales[part] };
 }
 
 /* x + attention(norm1(x)), then x + mlp(norm2(x)); or both of the same x; or norms of the sums. */
@@ -65,6 +67,7 @@ void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *base, int64
     const dsc_block block = block_of(program, config);
     const dsc_block_attention attention = attention_of(config, layer);
     const dsc_block_mlp mlp = { .gate_in_up = traits->gate_in_up,
+                                .no_up_adapter = traits->fc_is_two,
                                 .up = traits->fc,
                                 .down = traits->out,
                                 .up_bias = !config->bare_mlp,
@@ -72,8 +75,8 @@ void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *base, int64
                                 .inner = config->inner,
                                 .activation = config->activation,
                                 .activation_scale = config->activation_scale };
-    const dsc_step_norms first = norms_of(config, traits->bare_first && layer == 0 ? NULL : traits->norm1);
-    const dsc_step_norms second = norms_of(config, traits->norm2);
+    const dsc_step_norms first = norms_of(config, traits->bare_first && layer == 0 ? NULL : traits->norm1, 0);
+    const dsc_step_norms second = norms_of(config, traits->norm2, 1);
     dsc_step step = dsc_block_begin(&block, program->input, &first);
     const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
     if (traits->norm2 != NULL)

@@ -13,6 +13,7 @@
 typedef struct dsc_dense_traits {
     /* qkv[1] and [2]: DSC_QKV_APART only. norm2 NULL: the MLP of a parallel block reads norm1. */
     const char *norm1, *qkv[3], *proj, *norm2, *fc, *out;
+    const char *scales[2]; /* factors of the columns of the attention's output, and of the MLP's; NULL: none */
     dsc_qkv_kind kind;
     bool out_in; /* weights are stored [out,in] */
     bool out_bias; /* the projection has a bias also where q, k and v have none */
@@ -20,6 +21,7 @@ typedef struct dsc_dense_traits {
     bool two_ropes;   /* layers with a window have rotary positions of their own */
     bool bare_first;  /* the first layer has no norm1 */
     bool gate_in_up;  /* `fc` has the outputs of a gate too */
+    bool fc_is_two;   /* which is another layer in transformers' model, so that `fc` has no adapter */
     bool scaled_init; /* addends of the residual stream start smaller by the number of additions: GPT-2, ModernBERT */
 } dsc_dense_traits;
 

@@ -22,6 +22,7 @@ static const dsc_lm_family *const families[] = {
     &dsc_hunyuan_moe_family, &dsc_roberta_family,     &dsc_xlm_roberta_family, &dsc_camembert_family,
     &dsc_distilbert_family,  &dsc_modernbert_family,  &dsc_gpt_oss_family,     &dsc_qwen3_next_family,
     &dsc_qwen3_5_family,     &dsc_qwen3_5_moe_family, &dsc_vit_family,         &dsc_clip_vision_family,
+    &dsc_dinov2_family,      &dsc_dinov2_registers_family,
     &dsc_resnet_family
 };
 

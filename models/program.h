@@ -38,6 +38,7 @@ typedef enum dsc_op_kind {
     DSC_OP_SCALE,      /* x -> y */
     DSC_OP_TANH,       /* x -> y */
     DSC_OP_DROPOUT,    /* x -> y */
+    DSC_OP_COLUMNS,    /* x -> y, each column times the parameter's element */
     DSC_OP_SLICE,      /* x -> y, some of its columns in place */
     DSC_OP_COPY,       /* x -> y */
     DSC_OP_REGROUP,    /* x -> y */
@@ -100,6 +101,7 @@ typedef enum dsc_op_kind {
     DSC_OP_LSTM_BWD,         /* dy, y, gates, cells -> the gradient of the gates before their activation */
     DSC_OP_PREPEND_BWD,      /* dy -> dx */
     DSC_OP_TABLE_DW,         /* dy -> */
+    DSC_OP_COLUMNS_DW,     /* dy, x -> */
     DSC_OP_PICK_BWD,         /* dy -> dx */
     DSC_OP_EMBED_DW,         /* dy -> */
     DSC_OP_GATHER_BWD,       /* dy -> dx */
@@ -345,6 +347,7 @@ typedef struct dsc_op {
         int32_t sharers; /* EXCHANGE_SHARE, EXCHANGE_SUM: as in dsc_exchange_args */
         int32_t summed;  /* EXCHANGE_DW: the parameter's number */
         int32_t targets; /* LOSS: the batch tensor with an int32 class for each row */
+        int32_t columns; /* COLUMNS: the parameter's number */
         struct {
             int32_t param; /* its number */
             int64_t rows;
@@ -585,6 +588,8 @@ int16_t dsc_program_patches(dsc_program *program, const dsc_op_data *args);
 int16_t dsc_program_prepend(dsc_program *program, int16_t x, int32_t param, int64_t rows);
 /* `param`: a declared one with as many rows as a sample has; row p is added to row p of each sample. */
 int16_t dsc_program_table(dsc_program *program, int16_t x, int32_t param);
+/* `param`: a declared one with as many elements as x has columns, which are their factors. */
+int16_t dsc_program_scale_columns(dsc_program *program, int16_t x, int32_t param);
 /* Rows [first, first + count) of each sample, or the mean of these. */
 int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t count, bool mean);
 /* Places increase within a sample. */

@@ -39,6 +39,15 @@ static int32_t declare_rows(dsc_program *program, const dsc_lm_config *base, con
     return dsc_program_declare(program, &param);
 }
 
+/* Of masked pictures: the parameter stays as it is. */
+static void declare_mask_token(dsc_program *program, const dsc_lm_config *base, const char *name)
+{
+    const dsc_program_param param = {
+        .name = name, .part = "", .dim_count = 2, .dim = { 1, base->channels }, .init = DSC_INIT_ZEROS, .frozen = true
+    };
+    (void)dsc_program_declare(program, &param);
+}
+
 void dsc_vision_emit_first(dsc_program *program, const dsc_lm_config *base)
 {
     const dsc_vision_config *config = config_of(base);
@@ -54,11 +63,26 @@ void dsc_vision_emit_first(dsc_program *program, const dsc_lm_config *base)
                                                   .dims = dims,
                                                   .dim_count = 4,
                                                   .std = base->init_std };
+    const int64_t rows = base->sequence - config->registers;
     const int32_t token = declare_rows(program, base, traits->class_token, 1, traits->flat);
-    const int32_t positions = declare_rows(program, base, traits->positions, base->sequence, traits->flat);
+    const int32_t positions = declare_rows(program, base, traits->positions, rows, traits->flat);
+    if (traits->mask_token != NULL && !config->no_mask_token)
+        declare_mask_token(program, base, traits->mask_token);
     int16_t x = dsc_program_linear(program, dsc_program_patches(program, &picture), &convolution);
     x = dsc_program_table(program, dsc_program_prepend(program, x, token, 1), positions);
+    if (config->registers > 0)
+        x = dsc_program_prepend(program, x, declare_rows(program, base, traits->registers, config->registers, false),
+                                config->registers);
     dsc_program_end(program, traits->embed_norm != NULL ? dsc_block_norm(&block, x, traits->embed_norm) : x);
+}
+
+/* The class token and the mean of the patches, side by side. */
+static int16_t pool_both(dsc_program *program, const dsc_vision_config *config, int16_t x)
+{
+    const int64_t token = config->registers, patches = config->dense.lm.sequence - token - 1;
+    const dsc_op_heads both = { .heads = 1, .width = 2 * config->dense.lm.channels };
+    const int16_t first = dsc_program_pick(program, x, token, 1, false);
+    return dsc_program_heads(program, first, dsc_program_pick(program, x, token + 1, patches, true), &both);
 }
 
 /* A row's norm reads that row alone, so the class token's is the norm of one row. */
@@ -74,12 +98,14 @@ void dsc_vision_emit_last(dsc_program *program, const dsc_lm_config *base)
                                                  .no_adapter = true,
                                                  .std = base->init_std };
     int16_t x = program->input;
-    if (!config->pools_mean)
+    if (!config->pools_mean && !config->pools_both)
         x = dsc_program_pick(program, x, 0, 1, false);
     if (config->traits->final_norm != NULL)
         x = dsc_block_norm(&block, x, config->traits->final_norm);
     if (config->pools_mean)
         x = dsc_program_pick(program, x, 1, base->sequence - 1, true);
+    if (config->pools_both)
+        x = pool_both(program, config, x);
     dsc_program_end(program, dsc_program_linear(program, x, &classifier));
 }
 
@@ -188,5 +214,10 @@ dsc_status dsc_vision_read(dsc_hf_config *reader, dsc_lm_config *lm)
     if (traits->bias_key != NULL)
         DSC_TRY(dsc_hf_bool(reader, traits->bias_key, true, &dense->attention_bias));
     DSC_TRY(read_activation(reader, dense, traits->quick));
-    return dsc_dense_read_dropout(reader, traits->dropouts, traits->dropouts[1] != NULL ? 2 : 1, 0);
+    if (traits->read_more != NULL)
+        DSC_TRY(traits->read_more(reader, out));
+    int32_t dropouts = 0;
+    while (dropouts < (int32_t)DSC_COUNT(traits->dropouts) && traits->dropouts[dropouts] != NULL)
+        dropouts++;
+    return dsc_dense_read_dropout(reader, traits->dropouts, dropouts, 0);
 }

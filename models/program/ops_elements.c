@@ -217,3 +217,42 @@ dsc_status dsc_op_run_multiply(dsc_exec *exec, const dsc_op *op)
                                      .kind = DSC_HALF_SQUARE };
     return DSC_RUN(exec->ctx->stream, GELU_BWD, &args, exec->err);
 }
+
+/* The rows are those of one sample. */
+dsc_status dsc_op_run_columns(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_sample_scale_args args = { .out = dsc_exec_at(exec, op->out[0]),
+                                         .in = dsc_exec_at(exec, op->in[0]),
+                                         .scale = (void *)(uintptr_t)exec->ctx->param[op->columns],
+                                         .samples = 1,
+                                         .rows = dsc_exec_rows(exec, op->in[0]),
+                                         .channels = dsc_exec_value(exec, op->in[0])->columns,
+                                         .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, SAMPLE_SCALE_FWD, &args, exec->err);
+}
+
+/* The products of dy and x. */
+int64_t dsc_op_columns_dw_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    return dsc_value_bytes(&program->value[op->in[1]], of->batch, of->dtype);
+}
+
+dsc_status dsc_op_run_columns_dw(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_gelu_bwd_args products = { .d_in = dsc_exec_work(exec, op),
+                                         .d_out = dsc_exec_at(exec, op->in[0]),
+                                         .in = dsc_exec_at(exec, op->in[1]),
+                                         .count = dsc_exec_elements(exec, op->in[1]),
+                                         .dtype = exec->ctx->dtype,
+                                         .kind = DSC_HALF_SQUARE };
+    const dsc_colsum_args sum = { .out = exec->ctx->grad[op->columns],
+                                  .x = products.d_in,
+                                  .rows = dsc_exec_rows(exec, op->in[1]),
+                                  .cols = dsc_exec_value(exec, op->in[1])->columns,
+                                  .ld = dsc_exec_value(exec, op->in[1])->columns,
+                                  .x_dtype = exec->ctx->dtype };
+    if (sum.out == NULL)
+        return DSC_OK;
+    DSC_TRY(DSC_RUN(exec->ctx->stream, GELU_BWD, &products, exec->err));
+    return DSC_RUN(exec->ctx->stream, COLSUM, &sum, exec->err);
+}

@@ -108,6 +108,20 @@ int16_t dsc_program_table(dsc_program *program, int16_t x, int32_t param)
     return add_table(program, DSC_OP_TABLE, x, param, program->value[x].rows, 0);
 }
 
+int16_t dsc_program_scale_columns(dsc_program *program, int16_t x, int32_t param)
+{
+    dsc_op *op;
+    const int16_t y = dsc_program_add_unary(program, DSC_OP_COLUMNS, "columns", x, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const bool declared = param >= 0 && param < program->param_count;
+    if (!declared || program->param[param].dim_count != 1 || program->param[param].dim[0] != program->value[x].columns)
+        REFUSE(program, "op \"columns\": its factors are parameter %d; expected a declared one of %lld elements",
+               (int)param, (long long)program->value[x].columns);
+    op->columns = param;
+    return y;
+}
+
 int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t count, bool mean)
 {
     dsc_op *op;

@@ -270,6 +270,13 @@ dsc_status dsc_rule_table(dsc_tape *t, dsc_op *table, dsc_error *err)
     return dsc_rule_pass(t, table, err);
 }
 
+dsc_status dsc_rule_columns(dsc_tape *t, dsc_op *columns, dsc_error *err)
+{
+    dsc_op *op = dsc_tape_emit(t, DSC_OP_COLUMNS_DW, columns);
+    op->in[0] = t->gradient[columns->out[0]], op->in[1] = columns->in[0];
+    return dsc_rule_one_op(t, columns, err);
+}
+
 /* After the last slice of a value its gradient is whole: the slices lie in it. */
 dsc_status dsc_rule_slice(dsc_tape *t, dsc_op *slice, dsc_error *err)
 {

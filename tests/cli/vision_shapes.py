@@ -29,6 +29,21 @@ def clip(**more):
             "projection_dim": 32, **more}
 
 
+def dinov2(kind="dinov2", **more):
+    name = "Dinov2" if kind == "dinov2" else "Dinov2WithRegisters"
+    return {"apply_layernorm": True, "architectures": [f"{name}ForImageClassification"], "attention_probs_dropout_prob": 0.0,
+            "drop_path_rate": 0.0, "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 48,
+            "id2label": {str(i): f"class {i}" for i in range(CLASSES)}, "label2id": {f"class {i}": i for i in range(CLASSES)},
+            "image_size": 28, "initializer_range": 0.02, "layer_norm_eps": 1e-06, "layerscale_value": 1.0, "mlp_ratio": 4,
+            "model_type": kind, "num_attention_heads": 3, "num_channels": 3, "num_hidden_layers": 2, "out_features": ["stage2"],
+            "out_indices": [2], "patch_size": 14, "qkv_bias": True, "reshape_hidden_states": True, "stage_names": ["stem", "stage1", "stage2"],
+            "torch_dtype": "float32", "use_swiglu_ffn": False, **more}
+
+
+def registers(**more):
+    return dinov2("dinov2_with_registers", num_register_tokens=3, **more)
+
+
 class Tower(torch.nn.Module):
     """CLIP's vision tower with a classifier: names of the tensors are those of an export."""
 
@@ -43,7 +58,8 @@ class Tower(torch.nn.Module):
 
 def model_of(config):
     made = transformers.AutoConfig.for_model(**config)
-    model = Tower(made) if config["model_type"] == "clip_vision_model" else transformers.ViTForImageClassification(made)
+    clips = config["model_type"] == "clip_vision_model"
+    model = Tower(made) if clips else transformers.AutoModelForImageClassification.from_config(made)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.05)
@@ -150,8 +166,8 @@ def check(config, folder):
 def reload(config, out, ours, folder):
     """What transformers reads of the export, and writes again, is the export."""
     again = f"{folder}/again"
-    if config["model_type"] == "vit":
-        back, info = transformers.ViTForImageClassification.from_pretrained(out, output_loading_info=True)
+    if config["model_type"] != "clip_vision_model":
+        back, info = transformers.AutoModelForImageClassification.from_pretrained(out, output_loading_info=True)
         back.save_pretrained(again)
         assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), f"transformers says {info}"
         saved = load_file(f"{again}/model.safetensors")
@@ -179,16 +195,17 @@ def base_alone(folder):
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, f"texts to a model of pictures: {done}"
 
 
-def adapters(folder):
-    """An adapter of a ViT in peft: the losses' model is that of peft, and an adapter that peft saved goes on. Names are those of files or of
+def adapters(config, folder):
+    """An adapter in peft: the losses' model is that of peft, and an adapter that peft saved goes on. Names are those of files or of
     transformers' modules."""
     import peft
     hf, data = f"{folder}/hf", f"{folder}/d.pictures"
-    model = model_of(vit())
-    save_model(model, vit(), hf)
-    pictures, labels = torch.randint(0, 256, (26, 24, 24, 3), dtype=torch.uint8), torch.randint(0, CLASSES, (26,))
+    model, side = model_of(config), config["image_size"]
+    save_model(model, config, hf)
+    pictures, labels = torch.randint(0, 256, (26, side, side, 3), dtype=torch.uint8), torch.randint(0, CLASSES, (26,))
     write_pictures(data, pictures, labels)
     pixels = normalised(pictures)
+    kind = transformers.AutoModelForImageClassification
 
     def trains(name, lora):
         config, save, out = (f"{folder}/{name}{end}" for end in (".json", "-save", "-out"))
@@ -198,8 +215,8 @@ def adapters(folder):
         run(f"{BIN}/train", "--config", config, "--model", hf, "--data", data, "--no-shuffle", "--steps", "6", "--log", log, "--save", save)
         run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-6", "--out", out)
         run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-6", "--out", f"{out}-merged", "--merge")
-        theirs = peft.PeftModel.from_pretrained(transformers.ViTForImageClassification.from_pretrained(hf), out).eval()
-        merged = transformers.ViTForImageClassification.from_pretrained(f"{out}-merged").eval()
+        theirs = peft.PeftModel.from_pretrained(kind.from_pretrained(hf), out).eval()
+        merged = kind.from_pretrained(f"{out}-merged").eval()
         with torch.no_grad():
             apart = (logits_of(theirs, pixels) - logits_of(merged, pixels)).abs().max().item()
             moved = (logits_of(merged, pixels) - logits_of(model.eval(), pixels)).abs().max().item()
@@ -208,7 +225,8 @@ def adapters(folder):
         return theirs, [json.loads(line)["loss"] for line in open(log)]
 
     theirs, _ = trains("names-of-files", {"r": 4, "target_modules": ["query", "value"], "rank_pattern": {"query": 2}})
-    trains("names-of-modules", {"r": 4, "target_modules": ["q_proj", "o_proj", "fc2"]})
+    last = "down_proj" if config.get("use_swiglu_ffn") else "fc2"
+    trains("names-of-modules", {"r": 4, "target_modules": ["q_proj", "o_proj", last]})
     trains("all-linear", {"r": 2, "target_modules": "all-linear"})
     theirs.save_pretrained(f"{folder}/theirs")
     with torch.no_grad():
@@ -352,10 +370,13 @@ def has_peft():
 CASES = [("ViT", vit()), ("ViT without biases of q, k and v", vit(qkv_bias=False, hidden_act="gelu_new", num_hidden_layers=3)),
          ("ViT of a gray picture that no patches cover whole", vit(num_channels=1, image_size=[26, 35], patch_size=8)),
          ("ViT with one patch", vit(image_size=8, layer_norm_eps=1e-6)), ("CLIP's vision tower", clip()),
+         ("DINOv2", dinov2()), ("DINOv2 with a gated MLP", dinov2(use_swiglu_ffn=True, image_size=[28, 28], patch_size=7, qkv_bias=False)),
+         ("DINOv2 with registers", registers()), ("DINOv2 without a mask token", dinov2(use_mask_token=False, mlp_ratio=3, hidden_act="gelu_new")),
          ("CLIP's vision tower with gelu", clip(hidden_act="gelu", num_channels=3, image_size=32, patch_size=16, num_hidden_layers=3))]
 
 chosen = os.environ.get("DSC_TEST_NAMES")
 TESTS = [(name, check, (config,)) for name, config in CASES] + [("folders without a classifier", base_alone, ()), ("a recipe of torchvision", recipe, ()),
     ("pictures mixed as by torchvision", mixed, ()), ("averages of weights as by AveragedModel", averaged, ()),
-    ("adapters in peft", adapters if has_peft() else None, () if has_peft() else "peft is not installed")]
+    *((f"adapters in peft of {name}", adapters if has_peft() else None, (config,) if has_peft() else "peft is not installed")
+      for name, config in (("ViT", vit()), ("DINOv2", dinov2()), ("DINOv2 with a gated MLP", registers(use_swiglu_ffn=True))))]
 sys.exit(run_all([t for t in TESTS if chosen is None or t[0] in chosen.split(",")]))

@@ -85,7 +85,7 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         [DSC_OP_SAMPLE_SCALE] = "sample_scale",
         [DSC_OP_TANH] = "tanh",
         [DSC_OP_GATHER] = "gather",
-        [DSC_OP_EMBED] = "embed",
+        [DSC_OP_EMBED] = "embed", [DSC_OP_COLUMNS] = "columns",
     };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds) && kinds[op->kind] != NULL);
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
@@ -97,6 +97,8 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         fprintf(file, "\"layer\": %d, \"groups\": %d, \"eps\": %.17g, \"weight\": %d, \"bias\": %d, \"plus_one\": %d, ",
                 op->norm.kind == DSC_NORM_LAYER, (int)op->norm.groups, op->norm.eps, op->norm.weight, op->norm.bias,
                 op->norm.plus_one);
+    if (op->kind == DSC_OP_COLUMNS)
+        fprintf(file, "\"param\": %d, ", op->columns);
     if (op->kind == DSC_OP_ROPE)
         fprintf(file, "\"heads\": %d, \"neighbours\": %d, \"first\": %d, ", (int)op->rope.heads,
                 op->rope.rope->neighbours, (int)op->rope.first);

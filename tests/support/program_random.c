@@ -528,6 +528,8 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
     case 7:
         if (r->seed % 4 == 3)
             return convolution(r, x);
+        if (r->seed % 4 == 2)
+            return dsc_program_scale_columns(&r->source, x, vector(r, r->source.value[x].columns));
         return dsc_program_scale(&r->source, x, 0.25 * (double)(1 + program_random_draw(r, 8)));
     case 8:
         return dsc_program_dropout(&r->source, x, 0.25, (uint32_t)r->drawn);

@@ -329,6 +329,20 @@ static double dropout_factor(const program_reference *r, const dsc_op *op, int64
     return word >= (uint32_t)(p * 0x1p32) ? 1 / (1 - p) : 0;
 }
 
+static void columns(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t width = r->program->value[op->in[0]].columns;
+    for (int64_t i = 0; i < program_reference_elements(r, op->in[0]); i++) {
+        const double factor = r->param[op->columns][i % width], d = r->d_value[op->out[0]][i];
+        if (!backward) {
+            r->value[op->out[0]][i] = r->value[op->in[0]][i] * factor;
+            continue;
+        }
+        r->d_value[op->in[0]][i] += d * factor;
+        r->d_param[op->columns][i % width] += d * r->value[op->in[0]][i];
+    }
+}
+
 static void element(program_reference *r, const dsc_op *op, int64_t i, bool backward)
 {
     double *const x = &r->value[op->in[0]][i], *const y = &r->value[op->out[0]][i];
@@ -561,6 +575,9 @@ static void run(program_reference *r, const dsc_op *op, bool backward)
         break;
     case DSC_OP_ATTENTION:
         attention(r, op, backward);
+        break;
+    case DSC_OP_COLUMNS:
+        columns(r, op, backward);
         break;
     case DSC_OP_SLICE:
         slice(r, op, backward);

@@ -272,6 +272,8 @@ def run_op(program, op, x, y, z, params):
         return (up + 1) * gate * torch.sigmoid(gate * op["alpha"])
     if kind == "add":
         return x + y
+    if kind == "columns":
+        return x * params[op["param"]]
     if kind == "multiply":
         return x * y
     if kind == "scale":

@@ -195,6 +195,9 @@ static void modules_of_a_vit_have_other_names_in_peft(void **state)
         { "vit.encoder.layer.0.attention.output.dense", "vit.layers.0.attention.o_proj" },
         { "vit.encoder.layer.0.intermediate.dense", "vit.layers.0.mlp.fc1" },
         { "vit.encoder.layer.0.output.dense", "vit.layers.0.mlp.fc2" },
+        { "dinov2.encoder.layer.3.attention.output.dense", "dinov2.encoder.layer.3.attention.o_proj" },
+        { "dinov2_with_registers.encoder.layer.0.mlp.weights_out",
+          "dinov2_with_registers.encoder.layer.0.mlp.down_proj" },
         { "attention.attention.value", "attention.v_proj" },
         { "query", "q_proj" },
         { "classifier.weight", "classifier.weight" },
@@ -208,6 +211,8 @@ static void modules_of_a_vit_have_other_names_in_peft(void **state)
         assert_true(strnlen(cut, sizeof cut) < sizeof cut);
     }
     assert_true(dsc_module_is_vit(names[0][0]));
+    assert_true(dsc_module_is_vit(names[4][0]));
+    assert_true(dsc_module_is_vit(names[5][0]));
     assert_false(dsc_module_is_vit("bert.encoder.layer.0.output.dense.weight"));
 }
 
