@@ -40,7 +40,7 @@ typedef struct dsc_exchange_args {
  * sharers all ranks' values are gathered. */
 static inline int64_t dsc_exchange_sum_bytes(int32_t size, int32_t sharers, int64_t count, dsc_dtype dtype)
 {
-    const int64_t pieces = sharers > 0 ? count : count / size > 1 ? count / size : 1;
+    const int64_t pieces = sharers > 0 ? count : count / size > count % size ? count / size : count % size;
     return size * pieces * (int64_t)dsc_dtype_bytes(dtype);
 }
 
