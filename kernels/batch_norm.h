@@ -93,9 +93,9 @@ static inline float *dsc_batch_norm_means(float *scratch, int64_t rows, int64_t 
     return scratch + 2 * dsc_batch_norm_parts(rows) * channels;
 }
 
-/* Micro-batches whose rows are normalised together, of `rows` rows each. Number m of rank r has 2 C numbers at
- * parts + (r * each + m) * 2 C. They are put together in double, in the order of m and then of r. So the result does
- * not depend on how many ranks share the micro-batches.
+/* Micro-batches whose rows are normalised together, of `rows` rows each. Micro-batch m of rank r has
+ * parts[r,m]. They are put together in double, in the order of m and then of r. So the result does not depend on how
+ * many ranks share the micro-batches.
  *
  * Of statistics, a part is mean and variance as BATCH_STATS gives them to the running ones. The result is that of
  * BATCH_STATS over all rows. Of gradients, a part is d_bias and d_weight, and the result is their sums by all rows. */
