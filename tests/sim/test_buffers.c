@@ -246,6 +246,9 @@ static void gpus_have_the_bits_of_a_cpu(void **state)
         { 1, 1, ", \"recompute\": \"full\", \"cuda_graphs\": true", "" },
         { 2, 1, ", \"micro_batches_together\": 2", ", \"overlap_comm\": true" },
         { 2, 2, ", \"recompute\": \"full\"", ", \"offload_optimizer\": {\"device\": \"cpu\"}" },
+        { 2, 3, ", \"quota\": [3, 1], \"cuda_graphs\": true", "" },
+        { 3, 2, ", \"quota\": \"even\"", ", \"overlap_comm\": true" },
+        { 3, 3, ", \"quota\": [1, 1, 2], \"recompute\": \"full\"", ", \"overlap_comm\": true" },
         { 4, 3, ", \"recompute\": \"full\"", ", \"overlap_comm\": true" },
         { 4, 0, ", \"cuda_graphs\": true", "" },
     };
