@@ -1,4 +1,5 @@
 /* lstm.cu - a step of an LSTM: a thread has a column of a sample. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/lstm.h"
 
