@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """bench_pipeline.py BENCH_FOLDER [--peers DIR] [--rounds 15] [--stages 2] [--micro-batches 2,4,8] [--short]
 
-Stages of a pipeline, one CPU rank with one thread for each: a step of ours (1F1B), and with PEERS=DIR beside it 1F1B of
-torch.distributed.pipelining and by plain send and recv over gloo, in turns. The idle share of ours is 1 - (forward and backward passes of
-all stages) / (stages x step), with the update in the step; the schedule's own is (P - 1) / (m + P - 1). Medians, middle halves and paired
+Stages of a pipeline, one CPU rank with one thread for each: a step of ours (1F1B). With PEERS=DIR the 1F1B of
+torch.distributed.pipelining and one by plain send and recv over gloo run in turns with it. The idle share of ours is
+1 - (forward and backward passes of all stages) / (stages x step). The step has the update too. The schedule's own share is
+(P - 1) / (m + P - 1). Medians, middle halves and paired
 ratios are printed. A side that does not answer is named and left out. SPDX-License-Identifier: Apache-2.0"""
 import argparse
 import json

@@ -305,7 +305,7 @@ static dsc_status init_piece(packed_job *job, int32_t g, int64_t first, int64_t 
     return keep_units(job, g, first, count, err);
 }
 
-/* Of the weights of all stages: each stage's ranks have hashed those of its own. */
+/* The hash of the weights of all stages: each stage's ranks have hashed those of its own. */
 static dsc_status hash_all(dsc_engine *engine, dsc_hash128 own, dsc_error *err)
 {
     const dsc_engine_stages *stages = &engine->stages;

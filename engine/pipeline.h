@@ -46,7 +46,7 @@ typedef struct dsc_stage_tied {
     int64_t first, count; /* elements that the last stage's rank of this data rank keeps of its copy */
 } dsc_stage_tied;
 
-/* Of samples of one length. */
+/* Sizes that follow from the length of the samples. */
 typedef struct dsc_stage_sizes {
     int64_t in_bytes;  /* outputs of the stage before, of a micro-batch; 0: the first stage */
     int64_t out_bytes; /* outputs of this stage, of a micro-batch; 0: the last one */
@@ -128,7 +128,7 @@ dsc_status dsc_stages_open_layout(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_stages_open_transfers(dsc_engine *engine, dsc_error *err);
 void dsc_stages_close_transfers(dsc_engine *engine); /* before the communicators */
 void dsc_stages_close(dsc_engine *engine);
-/* Of the samples of this length; the length of the samples that the modules run on now. */
+/* Sizes for samples of this length, and of the length that the modules run on now. */
 const dsc_stage_sizes *dsc_stages_sizes_of(const dsc_engine *engine, int64_t length);
 const dsc_stage_sizes *dsc_stages_sizes_now(const dsc_engine *engine);
 /* The model with the modules of all stages. */

@@ -109,7 +109,7 @@ static dsc_status cut(dsc_engine *engine, dsc_error *err)
     return status;
 }
 
-/* Of the modules of all stages, for samples of whatever length. */
+/* Sizes from the modules of all stages, for samples of whatever length. */
 static dsc_status find_sizes(const dsc_engine *engine, const dsc_model *whole, dsc_stage_sizes *out, dsc_error *err)
 {
     const dsc_engine_stages *stages = &engine->stages;
@@ -295,7 +295,7 @@ const dsc_layout *dsc_stages_whole_layout(const dsc_engine *engine)
 
 /* ---- layouts of this stage and of the whole model ---- */
 
-/* Of modules from `first` on, with the numbers that they have in the whole model. */
+/* The layout of modules from `first` on, with the numbers that they have in the whole model. */
 static dsc_status open_layout(const dsc_engine *engine, const dsc_model *model, int32_t first,
                               const dsc_layout_rules *of_whole, dsc_layout *out, dsc_error *err)
 {

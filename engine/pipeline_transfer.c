@@ -131,7 +131,7 @@ static char *tied_at(const dsc_engine *engine, int64_t micro_batch)
     return (char *)engine->work.stage_buf.ptr + inputs + micro_batch % DSC_STAGE_TIED_SLOTS * stages->tied_bytes;
 }
 
-/* Of the work that runs, where the host reads it, and where it is sent from and received. */
+/* The header of the work that runs: where the host reads it, and where it is sent from and received. */
 static dsc_stage_header *header_at(const dsc_engine *engine)
 {
     DSC_ASSERT(engine->stages.op_now >= 0 && engine->stages.op_now <= engine->stages.op_count + 1);
@@ -260,7 +260,7 @@ dsc_status dsc_stages_recv(dsc_engine *engine, dsc_stage_work work, int64_t micr
     DSC_TRY(recv_header(engine, pipeline_comm(engine), channel, work, micro_batch, from, err));
     DSC_TRY(dsc_comm_recv(pipeline_comm(engine), channel, to, bytes, from, engine->compute, err));
     const int32_t lane = (int32_t)(micro_batch % engine->plan.lanes);
-    if (back) /* who sends it has received the output, which the backward may write again */
+    if (back) /* its sender has received the output, which the backward may write again */
         DSC_TRY(dsc_stream_wait(engine->compute, engine->stages.transfers.out_free[lane], err));
     if (engine->stages.record_bytes == 0 || work == DSC_STAGE_EVALUATE)
         return DSC_OK;

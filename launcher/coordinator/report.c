@@ -17,7 +17,7 @@ static void say_exec_failure(const dsc_report *report, const dsc_rank_end *end)
                    hint);
 }
 
-/* Of a rank of a pipeline; the ranks themselves refuse stages that do not divide them. */
+/* The places of a rank of a pipeline. The ranks themselves refuse stages that do not divide them. */
 static void describe_place(const dsc_launcher_plan *plan, int32_t rank, char out[64])
 {
     out[0] = 0;

@@ -1,4 +1,4 @@
-/* test_pipeline_features.c - what runs beside stages of a pipeline: each feature has the bits of one stage on the same
+/* test_pipeline_features.c - features beside stages of a pipeline: each one has the bits of one stage on the same
  * data ranks, whatever the stage of ZeRO. Memory is the planned one, and a checkpoint loads at one stage.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -207,7 +207,7 @@ static void offloaded_states_have_the_bits_of_one_stage(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
-/* Of the data ranks of a stage. */
+/* Transfers of the data ranks of a stage. */
 static void packed_transfers_have_the_bits_of_one_stage(void **state)
 {
     static const struct {

@@ -80,7 +80,7 @@ typedef struct dsc_layout_rules {
     dsc_nf4 packed; /* storage of frozen matrices of hidden layers, which linear layers have */
     bool experts;   /* frozen experts are stored like that too */
     /* [parameters of all modules] elements of the matrix in fp8 that begins with each parameter, -1 for one that
-     * continues a matrix, 0 for others. NULL: all are others. */
+     * continues a matrix, 0 for others. NULL: 0 for all. */
     const int64_t *fp8;
     int32_t first_module, whole_modules; /* the modules are those from the first one on, of so many; 0: they are all */
 } dsc_layout_rules;
