@@ -231,7 +231,7 @@ dsc_status dsc_program_run_group(const dsc_program *program, dsc_pass pass, cons
 {
     const dsc_op_list *list = &program->list[pass];
     const dsc_op_batch of = { lora, ctx[0].batch, ctx[0].dtype, ctx[0].chunk_bytes };
-    dsc_layout_memory own;
+    dsc_any_layout own;
     dsc_exec exec[DSC_NORM_GROUP_MAX];
     DSC_ASSERT(count >= 1 && count <= DSC_NORM_GROUP_MAX);
     const dsc_layout *layout = dsc_program_layout(program, pass, &of, &own);
