@@ -36,8 +36,9 @@ dsc_status dsc_cuda_run_FINGERPRINT(const dsc_cuda_launch *at, const void *args,
     (void)err;
     const dsc_fingerprint_args *a = static_cast<const dsc_fingerprint_args *>(args);
     DSC_ASSERT(a->word_count >= 0);
+    if (a->word_count == 0)
+        return DSC_OK;
     const unsigned blocks = grid_size(dsc_div_ceil(a->word_count, static_cast<int64_t>(THREADS * WORDS)));
-    if (a->word_count > 0)
-        DSC_CUDA_LAUNCH(fingerprint_kernel, blocks, THREADS, 0, at->stream, a->sum, a->x, a->word_count);
+    DSC_CUDA_LAUNCH(fingerprint_kernel, blocks, THREADS, 0, at->stream, a->sum, a->x, a->word_count);
     return DSC_OK;
 }
