@@ -1,6 +1,6 @@
 /* dinov2.c - DINOv2 (Oquab et al. 2023) with a linear classifier on its class token and the mean of its patches, with
  * and without registers: Dinov2ForImageClassification and Dinov2WithRegistersForImageClassification of transformers.
- * What a part adds to the residual stream has a factor for each column. SPDX-License-Identifier: Apache-2.0 */
+ * Each column of a part's sum to the residual stream has a factor. SPDX-License-Identifier: Apache-2.0 */
 #include "models/vision.h"
 
 enum { REGISTERS_MAX = 64 };

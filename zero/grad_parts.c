@@ -102,7 +102,8 @@ static bool begins_sum(const dsc_zero *zero, const dsc_grad_part *part)
     return dsc_grad_part_is_first(part) && zero->world_size == 1 && zero->o.replica_count <= 1 &&
            !zero->o.world_size_reproducible && zero->o.quant_grad_parts == DSC_QUANT_NONE &&
            zero->o.sum_dtype == DSC_F32 && zero->o.signs.kind == DSC_ONEBIT_NEVER && zero->o.power_sgd.rank == 0 &&
-           !dsc_state_store_is_used(zero) && !dsc_host_update_is_used(zero) && !(is_last && by_pass && zero->o.wire_dtype != DSC_F32);
+           !dsc_state_store_is_used(zero) && !dsc_host_update_is_used(zero) &&
+           !(is_last && by_pass && zero->o.wire_dtype != DSC_F32);
 }
 
 static void find_begins(dsc_zero *zero)
