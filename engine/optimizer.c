@@ -225,10 +225,17 @@ static void compute(const dsc_config *config, double sumsq, double scale, int64_
     }
 }
 
+/* Of a sum of `parts` gradient parts of all data ranks. A group that updates alone has its ranks' share of them. */
+static double divisor_of(const dsc_engine *engine, int64_t parts)
+{
+    const int32_t ranks = dsc_local_sgd_ranks(engine);
+    return dsc_config_grad_part_divisor(&engine->config, parts * ranks / engine->stages.grid.data, ranks);
+}
+
 void dsc_update_expect(const dsc_engine *engine, dsc_update *out)
 {
     const dsc_config *config = &engine->config;
-    const double divisor = dsc_config_grad_part_divisor(config, engine->quota.now.total, dsc_local_sgd_ranks(engine));
+    const double divisor = divisor_of(engine, engine->quota.now.total);
     const dsc_engine_progress *at = &engine->progress;
     compute(config, 0, divisor * dsc_engine_sum_divisor(engine), at->update_count + 1, at->lr_override, out);
 }
@@ -243,7 +250,7 @@ dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t parts, 
     DSC_TRY(dsc_stages_add_sums(engine, &sum, err));
     /* Sums that every rank has its own of are each a share; their norm is the root mean square of the ranks' norms. */
     const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->stages.grid.data : 1.0;
-    const double divisor = dsc_config_grad_part_divisor(&engine->config, parts, dsc_local_sgd_ranks(engine)) / shares;
+    const double divisor = divisor_of(engine, parts) / shares;
     compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * sum_divisor, update,
             engine->progress.lr_override, out);
     dsc_comm *const comm =

@@ -29,7 +29,7 @@ class Options(c.Structure):
                 ("world", c.c_void_p), ("rank", c.c_int32), ("plan_world_size", c.c_int32), ("log", Log),
                 ("fail_alloc_at", c.c_int64), ("fail_comm_at", c.c_int64), ("cpu_caps_mask", c.c_uint32),
                 ("default_model", c.c_char_p), ("default_data", c.c_void_p), ("default_data_count", c.c_int32),
-                ("plan_gpu_bytes", c.c_int64), ("io", c.c_void_p)]
+                ("plan_gpu_bytes", c.c_int64), ("io", c.c_void_p), ("carried", c.c_void_p)]
 
 
 class Result(c.Structure):
