@@ -197,7 +197,8 @@ static switches any(uint64_t seed)
     for (int i = 0; i < 2; i++)
         s.norms[i] = (dsc_step_norms) { program_random_draw(&r, 3) > 0 ? "before" : NULL,
                                         program_random_draw(&r, 3) == 0 ? "behind" : NULL,
-                                        program_random_draw(&r, 3) == 0 ? "sum" : NULL };
+                                        program_random_draw(&r, 3) == 0 ? "sum" : NULL,
+                                        program_random_draw(&r, 3) == 0 ? "scale" : NULL };
     s.parallel = program_random_draw(&r, 3) == 0;
     return s;
 }

@@ -158,7 +158,7 @@ static void steps_run(adamw_state *s, uint32_t caps, int threads)
     const dsc_cpu_threads team = { .threads = threads, .caps = caps };
     for (int step = 1; step <= 3; step++) {
         dsc_rng_normal(SEED, stream, COUNT * step, COUNT, 0.0f, 1e-19f, s->g); /* v is denormal: FTZ would show */
-        const dsc_sumsq_args norm = { s->p, COUNT, &s->sum };
+        const dsc_sumsq_args norm = { .x = s->p, .count = COUNT, .sum = &s->sum };
         assert_int_equal(kernel_of(caps, DSC_KERNEL_SUMSQ)(&norm, &team, NULL), DSC_OK);
         const dsc_update_args args = {
             .master = s->p, .state = { s->m, s->v }, .grad = s->g, .param_half = s->copy,
