@@ -199,7 +199,7 @@ static void feature_maps_take_time(void **state)
     const double map = 6.0 * 64 * 2 / 1e9;
     const dsc_batch_stats_args stats = { .rows = 6, .channels = 64, .dtype = DSC_BF16 };
     const dsc_batch_norm_fwd_args norm = { .rows = 6, .channels = 64, .dtype = DSC_BF16 };
-    const dsc_batch_norm_bwd_args back = { .rows = 6, .channels = 64, .dtype = DSC_BF16 };
+    const dsc_batch_norm_bwd_args back = { .rows = 6, .channels = 64, .dtype = DSC_BF16, .d_x = &part };
     const dsc_sample_scale_args scale = { .samples = 2, .rows = 3, .channels = 64, .dtype = DSC_BF16 };
     const dsc_sample_dropout_args drop = { .samples = 2, .elements = 192, .dtype = DSC_BF16 };
     const dsc_pool_args pool = { .shape = { DSC_POOL_MEAN, 2, 2, 1, 2, 0, 0, 0 }, .samples = 1, .channels = 64,
