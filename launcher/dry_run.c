@@ -55,21 +55,23 @@ static void print_texts(char *const *texts, FILE *to)
     fputc(']', to);
 }
 
-/* Pipeline varies slowest: the ranks of a stage follow each other. */
+/* Pipeline varies slowest, and tensor fastest. */
 static void print_ranks(const dsc_launcher_plan *plan, FILE *to)
 {
-    const int32_t stages = plan->stages, data = plan->world_size / stages;
+    const int32_t stages = plan->grid.stages, tensor = plan->grid.tensor, data = plan->world_size / stages / tensor;
     fprintf(to, "\"world_size\":%d,\n", plan->world_size);
-    if (stages > 1)
-        fprintf(to, "\"grid\":{\"pipeline\":%d,\"data\":%d,\"sequence\":1,\"tensor\":1},\n", stages, data);
+    if (stages * tensor > 1)
+        fprintf(to, "\"grid\":{\"pipeline\":%d,\"data\":%d,\"sequence\":1,\"tensor\":%d},\n", stages, data, tensor);
     fprintf(to, "\"ranks\":[");
     for (int32_t i = 0; i < plan->world_size; i++) {
         const dsc_place *place = &plan->place[i];
         fprintf(to, "%s\n  {\"rank\":%d,\"host\":", i > 0 ? "," : "", place->rank);
         print_quoted(to, plan->pool.host[place->host].name);
         fprintf(to, ",\"slot\":%d,\"local_rank\":%d", place->slot, place->local_rank);
-        if (stages > 1)
-            fprintf(to, ",\"stage\":%d,\"data_rank\":%d", place->rank / data, place->rank % data);
+        if (stages * tensor > 1)
+            fprintf(to, ",\"stage\":%d,\"data_rank\":%d", place->rank / tensor / data, place->rank / tensor % data);
+        if (tensor > 1)
+            fprintf(to, ",\"tensor_rank\":%d", place->rank % tensor);
         fputc('}', to);
     }
     fprintf(to, "],\n");
@@ -79,7 +81,8 @@ void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_opti
                           FILE *to)
 {
     dsc_rank_vars vars;
-    DSC_ASSERT(plan->stages >= 1 && plan->world_size % plan->stages == 0);
+    DSC_ASSERT(plan->grid.stages >= 1 && plan->grid.tensor >= 1);
+    DSC_ASSERT(plan->world_size % (plan->grid.stages * plan->grid.tensor) == 0);
     dsc_rank_vars_common(plan, &vars);
     print_hosts(plan, to);
     print_ranks(plan, to);

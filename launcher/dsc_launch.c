@@ -34,12 +34,17 @@ static dsc_status find_program(const dsc_launcher_options *opt, bool optional, c
     return optional ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "is missing");
 }
 
-/* For --dry-run; otherwise ranks refuse such stages in the same words. */
-static dsc_status check_stages(const dsc_launcher_plan *plan, dsc_error *err)
+/* For --dry-run; otherwise ranks refuse such a grid. */
+static dsc_status check_grid(const dsc_launcher_plan *plan, dsc_error *err)
 {
-    const int stages = plan->stages;
-    if (plan->world_size % stages == 0)
+    const int stages = plan->grid.stages, tensor = plan->grid.tensor, least = stages * tensor;
+    if (plan->world_size % least == 0)
         return DSC_OK;
+    if (tensor > 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM",
+                        "%d tensor ranks in %d stage%s do not divide %d ranks; start %d, %d, %d, ... ranks, or give "
+                        "--tensor-ranks another number",
+                        tensor, stages, stages == 1 ? "" : "s", (int)plan->world_size, least, 2 * least, 3 * least);
     return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM",
                     "%d stages of a pipeline do not divide %d ranks; start %d, %d, %d, ... "
                     "ranks, or give --pipeline-ranks another number",
@@ -54,7 +59,7 @@ static int run_other(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_
     char program[4096];
     dsc_status status = find_program(opt, opt->dry_run, program, sizeof program, &err);
     if (status == DSC_OK && opt->dry_run)
-        status = check_stages(plan, &err);
+        status = check_grid(plan, &err);
     if (status == DSC_OK)
         status = dsc_runner_build(alloc, plan, opt, program, &command, &err);
     if (status == DSC_OK && opt->dry_run)
@@ -85,7 +90,7 @@ static int dry_run(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_la
     dsc_status status = dsc_exports_open(alloc, opt, !dsc_job_is_local(plan, opt), &exports, &err);
     dsc_exports_close(&exports);
     if (status == DSC_OK)
-        status = check_stages(plan, &err);
+        status = check_grid(plan, &err);
     if (status != DSC_OK)
         return fail(&err);
     dsc_launcher_dry_run(plan, opt, NULL, stdout);
@@ -142,7 +147,7 @@ static int launch(dsc_alloc *alloc, int argc, char **argv, char *title, size_t t
         return print_script(&opt);
     dsc_machine_read(&machine);
     const dsc_status resolved = dsc_launcher_resolve(alloc, &opt, &machine, &plan, &err);
-    plan.stages = dsc_grid_stages(alloc, &opt.program);
+    plan.grid = dsc_grid_asked(alloc, &opt.program);
     if (resolved != DSC_OK) {
         code = fail(&err);
     } else if (dsc_runner_of(&opt) != DSC_RUNNER_NONE) {

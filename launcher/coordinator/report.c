@@ -17,20 +17,26 @@ static void say_exec_failure(const dsc_report *report, const dsc_rank_end *end)
                    hint);
 }
 
-/* The places of a rank of a pipeline. The ranks themselves refuse stages that do not divide them. */
-static void describe_place(const dsc_launcher_plan *plan, int32_t rank, char out[64])
+/* The places of a rank of a grid. The ranks themselves refuse axes that do not divide them. */
+static void describe_place(const dsc_launcher_plan *plan, int32_t rank, char out[96])
 {
+    const int32_t stages = plan->grid.stages > 1 ? plan->grid.stages : 1;
+    const int32_t tensor = plan->grid.tensor > 1 ? plan->grid.tensor : 1, data = plan->world_size / stages / tensor;
+    char stage[32] = "", part[32] = "";
     out[0] = 0;
-    if (plan->stages <= 1 || plan->world_size % plan->stages != 0)
+    if (stages * tensor == 1 || plan->world_size % (stages * tensor) != 0)
         return;
-    const int32_t data = plan->world_size / plan->stages;
-    snprintf(out, 64, "stage %d, data rank %d, ", (int)(rank / data), (int)(rank % data));
+    if (stages > 1)
+        snprintf(stage, sizeof stage, "stage %d, ", (int)(rank / tensor / data));
+    if (tensor > 1)
+        snprintf(part, sizeof part, "tensor rank %d, ", (int)(rank % tensor));
+    snprintf(out, 96, "%sdata rank %d, %s", stage, (int)(rank / tensor % data), part);
 }
 
 /* "rank 3 (stage 1, data rank 1, host a, pid 12) was killed by SIGSEGV" */
 static void describe(const dsc_report *report, const dsc_rank_end *end, char *out, size_t out_bytes)
 {
-    char name[32], place[64];
+    char name[32], place[96];
     const dsc_host *host = &report->plan->pool.host[report->plan->place[end->rank].host];
     describe_place(report->plan, end->rank, place);
     const int used = snprintf(out, out_bytes, "rank %d (%shost %s, pid %d) ", end->rank, place, host->name, end->pid);

@@ -4,6 +4,7 @@
 #define DSC_LAUNCHER_PLAN_RESOURCES_H
 
 #include "base/hosts/hostfile.h"
+#include "launcher/plan/grid.h"
 #include "launcher/plan/machine.h"
 #include "launcher/plan/options.h"
 
@@ -22,7 +23,7 @@ typedef struct dsc_launcher_plan {
     dsc_host_pool pool;
     dsc_place *place; /* [world_size], node by node, slot by slot */
     int32_t world_size;
-    int32_t stages; /* of a pipeline (plan/grid.h), of which rank r has stage r / (world_size / stages); 0 or 1: none */
+    dsc_asked_grid grid; /* (stage * data + data rank) * tensor + tensor rank is a rank's number; 0 or 1: no axis */
     char master_addr[DSC_HOST_NAME_BYTES];
     int32_t master_port;
     bool local;           /* all ranks that this launcher starts are on this host, which is */
