@@ -260,14 +260,15 @@ static dsc_status try_of_ranks(tune *t, dsc_error *err)
 static dsc_status try_grids(tune *t, dsc_error *err)
 {
     const tune_trial *best = best_of(t, 1);
-    const int64_t now = t->limits.ranks / tune_data_ranks(&t->limits, &best->choice);
-    for (int64_t p = 1; p <= t->limits.ranks; p++) {
+    const int64_t ranks = t->limits.ranks / t->limits.tensor; /* of the other two axes */
+    const int64_t now = ranks / tune_data_ranks(&t->limits, &best->choice);
+    for (int64_t p = 1; p <= ranks; p++) {
         tune_choice choice = best->choice;
         int64_t tried = 0;
         bool fits;
         choice.pipeline = p;
         const int64_t each = best->batch / tune_data_ranks(&t->limits, &choice);
-        if (p == now || t->limits.ranks % p != 0 || each * tune_data_ranks(&t->limits, &choice) != best->batch)
+        if (p == now || ranks % p != 0 || each * tune_data_ranks(&t->limits, &choice) != best->batch)
             continue;
         for (; choice.micro_batch > 0 && tried < t->sizes_tried; choice.micro_batch--) {
             if (each % choice.micro_batch != 0)
@@ -313,6 +314,7 @@ static dsc_status search(tune *t, dsc_error *err)
     as_it_is.accumulation = t->limits.accumulation = config->gradient_accumulation_steps;
     t->limits.batch = open ? 0 : config->train_batch_size;
     t->limits.stages = config->own.grid.pipeline;
+    t->limits.tensor = config->own.grid.tensor;
     dsc_alloc_free(t->setup.alloc, config);
     tune_trial *trial;
     tune_fit fit;
@@ -331,13 +333,14 @@ static dsc_status sweep(tune *t, dsc_error *err)
     const int64_t micro_most = config->train_micro_batch_size_per_gpu;
     const int stage = config->zero.stage;
     const int64_t stages = t->limits.stages = config->own.grid.pipeline;
+    const int64_t tensor = t->limits.tensor = config->own.grid.tensor;
     dsc_alloc_free(t->setup.alloc, config);
     for (int64_t batch = t->first_batch; batch <= t->last_batch; batch *= 2) {
-        const tune_limits limits = { t->limits.ranks, stages, batch, 0, micro_most };
+        const tune_limits limits = { t->limits.ranks, stages, batch, 0, micro_most, tensor };
         tune_choice choice = TUNE_CHOICE_INIT;
         tune_trial *trial;
         tune_fit fit;
-        if (batch % (t->limits.ranks / stages) != 0 || !tune_next_batch(&limits, 0, &choice))
+        if (batch % (t->limits.ranks / stages / tensor) != 0 || !tune_next_batch(&limits, 0, &choice))
             return DSC_FAIL(err, DSC_ERR_INPUT, "--batch", "%" PRId64 " samples have no equal parts for %" PRId64
                             " ranks", batch, t->limits.ranks);
         choice.stage = stage;

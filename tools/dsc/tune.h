@@ -40,6 +40,7 @@ typedef struct tune_limits {
     int64_t batch;        /* samples of a step, fixed; 0: it may change, with constant `accumulation` */
     int64_t accumulation;
     int64_t micro_most;
+    int64_t tensor;       /* the file's tensor ranks */
 } tune_limits;
 
 /* Whether states of this config can be there: in host memory where they are on GPUs else, in files where it names a

@@ -134,7 +134,7 @@ static dsc_status plan_rank(const char *text, int64_t ranks, int32_t rank, dsc_g
 dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_t ranks, tune_fit *out, dsc_error *err)
 {
     *out = (tune_fit) { .first_ratio = 1 };
-    dsc_grid grid = { .pipeline = 1, .data = (int32_t)ranks };
+    dsc_grid grid = { .pipeline = 1, .data = (int32_t)ranks, .tensor = 1 };
     cJSON *config = NULL;
     dsc_error refusal = DSC_ERROR_INIT;
     DSC_TRY(tune_apply(setup, choice, &config, err));
@@ -144,7 +144,7 @@ dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_
         return DSC_FAIL(err, DSC_ERR_NOMEM, setup->path, "out of host memory");
     dsc_status status = DSC_OK;
     for (int32_t stage = 0; stage < grid.pipeline && status == DSC_OK; stage++)
-        status = plan_rank(text, ranks, stage * grid.data, &grid, out, &refusal);
+        status = plan_rank(text, ranks, stage * grid.data * grid.tensor, &grid, out, &refusal);
     cJSON_free(text);
     out->fits = status == DSC_OK;
     if (status == DSC_OK || status == DSC_ERR_NOFIT || status == DSC_ERR_CONFIG || status == DSC_ERR_UNSUPPORTED)
@@ -155,7 +155,7 @@ dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_
 
 int64_t tune_data_ranks(const tune_limits *limits, const tune_choice *choice)
 {
-    return limits->ranks / (choice->pipeline > 0 ? choice->pipeline : limits->stages);
+    return limits->ranks / limits->tensor / (choice->pipeline > 0 ? choice->pipeline : limits->stages);
 }
 
 bool tune_next_batch(const tune_limits *limits, int64_t micro_batch, tune_choice *choice)

@@ -437,6 +437,7 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     DSC_TRY(check_run(run, stats.step, err));
     if (dsc_engine_rank(run->engine) == 0) {
         DSC_TRY(train_progress_open(&run->progress, &run->info, &stats, stats.step, err));
+        run->progress.ranks = dsc_engine_size(run->engine);
         run->progress.loads = run->info.log_expert_load ? run->engine : NULL;
         run->progress_open = true;
         run->saves.progress = &run->progress;

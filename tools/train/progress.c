@@ -97,7 +97,6 @@ dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, cons
                             .routers = info->routers,
                             .experts = info->experts,
                             .router_losses = info->router_losses,
-                            .ranks = info->stages * info->data_ranks,
                             .pictures = info->pictures };
     p->epoch_start_ns = p->start_ns;
     p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
