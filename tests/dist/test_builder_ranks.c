@@ -44,7 +44,8 @@ static run_result train_with(dsc_model *model, int32_t world, int stage, const c
              "{\"train_batch_size\": 8, \"train_micro_batch_size_per_gpu\": 2, \"gradient_clipping\": 0.5, \"bf16\": "
              "{\"enabled\": true},"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.003}},"
-             " \"zero_optimization\": {\"stage\": %d%s}, \"dsc\": {\"threads\": 1%s}}",
+             " \"zero_optimization\": {\"stage\": %d%s}, \"dsc\": {\"threads\": 1, \"reproducible\": "
+             "\"world_size\"%s}}",
              stage, zero, more);
     run_model(model, (dsc_data_source) { fill, model, 1 << 20 }, world, config, options, &result);
     if (result.status != DSC_OK)
