@@ -57,6 +57,12 @@ static bool compresses_signs(const dsc_config_parse_state *s, int id)
            dsc_optimizer_compresses_signs(dsc_config_optimizer_kind(s->given[id]->valuestring));
 }
 
+static bool takes_local_steps(const dsc_config_parse_state *s, int id)
+{
+    return dsc_config_has(s, id) &&
+           dsc_config_optimizer_kind(s->given[id]->valuestring) == DSC_OPTIMIZER_ZEROONE_ADAM;
+}
+
 enum { MOMENTS_8BIT = 2 }; /* of the choices of dsc.moments */
 static bool eight_bits(const dsc_config_parse_state *s, int id)
 {
@@ -96,6 +102,8 @@ static const conflict conflicts[] = {
     { DSC_ID_QUOTA, set, DSC_ID_MICS, positive, true, "every group of ranks adds as many micro-batches" },
     { DSC_ID_QUOTA, set, DSC_ID_ALLREDUCE_OP, chosen, false, "a sum would weigh ranks by their quotas" },
     { DSC_ID_QUOTA, measured, DSC_ID_TOGETHER, above_one, true, "the number of micro-steps changes" },
+    { DSC_ID_OPTIMIZER_TYPE, takes_local_steps, DSC_ID_CHECK_REPLICAS, positive, false,
+      "ranks have other weights between synchronizations" },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_QUOTA, set, true, "every rank's momentum counts the same" },
     { DSC_ID_FP16, on, DSC_ID_BF16, on, false, "a run computes in one dtype" },
     { DSC_ID_FP32_ALLREDUCE, on, DSC_ID_COMM_DTYPE, chosen, false, "it is the old form of \"fp32\"" },

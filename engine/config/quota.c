@@ -34,7 +34,7 @@ dsc_status dsc_config_fill_quota(dsc_config_parse_state *s)
     if (value == NULL || cJSON_IsNull(value))
         return DSC_OK;
     s->config->unresolved.quota = dsc_config_source_pos(s, DSC_ID_QUOTA);
-    if (s->given[DSC_ID_ACCUMULATION] != NULL)
+    if (dsc_config_has(s, DSC_ID_ACCUMULATION))
         return dsc_config_fail(s, DSC_ID_ACCUMULATION, DSC_ERR_CONFIG,
                                "conflicts with dsc.quota, which decides the number of micro-batches of each rank; keep "
                                "one of them");

@@ -253,8 +253,9 @@ static dsc_status resolve_norm_group(dsc_config *config, int64_t ranks, dsc_erro
     config->norm_each = 0;
     if (group == 0 || ranks == 0)
         return DSC_OK;
-    if (config->own.grid.pipeline > 1)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, key, "is not built beside pipeline stages; leave one of them out");
+    if (config->own.grid.pipeline > 1 || config->own.grid.tensor > 1)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, key,
+                        "is not built beside pipeline stages and tensor ranks; leave one of them out");
     if (config->own.quota.kind != DSC_QUOTA_ABSENT)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, key, "is not built beside dsc.quota; leave one of them out");
     const int64_t each = group / ranks;

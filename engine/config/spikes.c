@@ -9,7 +9,8 @@ static dsc_status check_rewind(dsc_config_parse_state *s)
         return dsc_config_fail(s, DSC_ID_SPIKES_POLICY, DSC_ERR_CONFIG,
                                "rewind goes back to a checkpoint, and the run saves none on its way; set dsc.save and "
                                "dsc.save_every");
-    if (own->keep_last > 0 && (own->keep_last - 1) * own->save_every < own->spikes.rewind_steps)
+    const int64_t saves = dsc_div_ceil(own->spikes.rewind_steps, own->save_every); /* that span the steps */
+    if (own->keep_last > 0 && own->keep_last - 1 < saves)
         return dsc_config_fail(s, DSC_ID_SPIKES_POLICY, DSC_ERR_CONFIG,
                                "rewind needs a checkpoint that is %lld steps old, and dsc.keep_last keeps %lld of "
                                "every %lld steps; keep more, or set a smaller dsc.spikes.rewind_steps",
