@@ -2,7 +2,7 @@
  *
  * Each word is mixed with its position by a bijection and the results are added modulo 2^64. So the order of additions
  * does not matter, and two arrays that differ in one word always differ in their sums.
- * reference, the only variant: cpu/fingerprint.c   check: tests/checkkern/fingerprint.c
+ * reference: cpu/fingerprint.c; on GPUs: cuda/fingerprint.cu   check: tests/checkkern/fingerprint.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_FINGERPRINT_H
 #define DSC_KERNELS_FINGERPRINT_H

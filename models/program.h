@@ -489,7 +489,8 @@ int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b); /* ele
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);
 /* Exchanges of the ranks, which program->ranks has since the beginning. With one rank each gives x, and there is no op.
  * y of `share` is x for a part of the program that ranks compute apart: their gradients are added. With `sharers` above
- * 0 only those of so many neighbours, whose part is the same. Rows of a sample are shared out over all ranks. */
+ * 0 only those of so many neighbours, whose part is the same. `gather` puts the rows of the ranks' micro-batches behind
+ * one another, and `scatter` cuts them so. Ops between them look at single rows alone. */
 int16_t dsc_program_exchange_share(dsc_program *program, int16_t x, int32_t sharers);
 int16_t dsc_program_exchange_sum(dsc_program *program, int16_t x);
 int16_t dsc_program_exchange_gather(dsc_program *program, int16_t x);
