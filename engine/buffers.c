@@ -237,7 +237,7 @@ static void fold_module(dsc_engine *engine, int32_t module, int64_t statistics)
         for (int64_t k = 0; engine->buffers.at[n] >= 0 && k < engine->quota.micro_steps * ranks; k += group) {
             if (!dsc_quota_has(quota, (int32_t)(k % ranks), k / ranks))
                 continue;
-            const int64_t row = (first_rank + k % ranks) * most + k / ranks;
+            const int64_t row = (first_rank + k % ranks * engine->stages.grid.tensor) * most + k / ranks;
             dsc_buffer_fold(b->value, engine->work.statistics_all + row * statistics + engine->buffers.at[n],
                             b->spec->count, (float)b->spec->momentum);
         }

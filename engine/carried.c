@@ -138,12 +138,14 @@ static void walk_shared(dsc_engine *engine, shared_walk *w)
         pass_shared(w, engine->buffers.stored[n].value, buffer_bytes(engine->buffers.stored[n].spec));
     pass_shared(w, &engine->saves.resumed_step, (int64_t)sizeof engine->saves.resumed_step);
     pass_shared(w, engine->saves.resumed_dir, (int64_t)sizeof engine->saves.resumed_dir);
+    pass_shared(w, engine->saves.best_dir, (int64_t)sizeof engine->saves.best_dir);
 }
 
 /* The same before anything is open. */
 int64_t dsc_state_shared_bytes(const dsc_engine *engine)
 {
-    int64_t bytes = (int64_t)sizeof engine->saves.resumed_step + (int64_t)sizeof engine->saves.resumed_dir;
+    int64_t bytes = (int64_t)sizeof engine->saves.resumed_step + (int64_t)sizeof engine->saves.resumed_dir +
+                    (int64_t)sizeof engine->saves.best_dir;
     for (int32_t t = 0; t < engine->layout.tensor_count; t++)
         if (has_factors(engine, t))
             bytes += 4 * (dsc_layout_rows(&engine->layout.tensor[t]) + dsc_layout_cols(&engine->layout.tensor[t]));
@@ -263,6 +265,7 @@ static bool with_mics(const dsc_engine *e) { return e->layout.world_size < e->st
 static bool with_stages(const dsc_engine *e) { return dsc_stages_are_used(&e->stages); }
 static bool with_signs(const dsc_engine *e) { return dsc_config_compresses_signs(&e->config); }
 static bool with_pairs(const dsc_engine *e) { return dsc_model_prefers(e->model); }
+static bool with_tensor(const dsc_engine *e) { return dsc_tensor_is_shared_out(e); }
 static bool with_powersgd(const dsc_engine *e) { return e->config.own.hook.kind == DSC_HOOK_POWERSGD; }
 
 dsc_status dsc_engine_check_carried(const dsc_engine *engine, dsc_error *err)
@@ -271,6 +274,7 @@ dsc_status dsc_engine_check_carried(const dsc_engine *engine, dsc_error *err)
         bool (*is_used)(const dsc_engine *engine);
         const char *key;
     } excluded[] = { { with_stages, "dsc.grid.pipeline" },
+                     { with_tensor, "dsc.grid.tensor" },
                      { with_mics, "zero_optimization.mics_shard_size" },
                      { with_signs, "optimizer.type" },
                      { with_powersgd, "dsc.communication_hook.type" },

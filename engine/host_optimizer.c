@@ -139,6 +139,9 @@ dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc
     if (engine->config.own.ema.enabled)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.ema",
                         "the tensors of a host program have no averages here; leave this section out");
+    if (engine->config.own.local_sgd.inner_steps > 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.local_sgd",
+                        "the tensors of a host program have one copy of the states; leave this section out");
     dsc_alloc_freeze(engine->alloc, false);
     dsc_optimizer *o = NULL;
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *o, &o, err));
@@ -182,7 +185,7 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
     DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, err));
     DSC_TRY(dsc_update_decide(engine, o->zero, engine->place.size, 1.0, o->update_count + 1, decided, err));
     if (decided->skip)
-        return DSC_OK;
+        return dsc_zero_forget_errors(o->zero, err);
     DSC_TRY(dsc_zero_update(o->zero, decided->scalars, decided->class_count, o->update_count + 1, err));
     DSC_TRY(dsc_zero_acquire(o->zero, 0, 0, o->param, err));
     for (int32_t p = 0; p < o->module.param_count; p++)

@@ -43,6 +43,15 @@ void dsc_engine_close_mirror(dsc_engine *engine)
     dsc_carried_close(&engine->mirror.earlier);
 }
 
+void dsc_engine_forget_mirrors(dsc_engine *engine)
+{
+    dsc_engine_mirror *const m = &engine->mirror;
+    for (int i = 0; m->carried != NULL && i < COPIES; i++)
+        m->carried->copy[i].header.bytes = 0;
+    dsc_carried_close(&m->earlier);
+    m->next_step = 0;
+}
+
 void dsc_engine_keep_carried(dsc_engine *engine, dsc_carried **carried)
 {
     if (carried == NULL)
@@ -68,7 +77,8 @@ dsc_carried *dsc_engine_release_mirror(dsc_engine *engine)
 /* Ranks from one to its neighbour: those of a host, so that the neighbour is on another one. */
 static int32_t distance(const dsc_engine *engine)
 {
-    const int32_t size = engine->place.size, local = engine->place.local_size;
+    const int32_t size = engine->place.size; /* the same on all ranks, also where hosts have other numbers of them */
+    const int32_t local = (int32_t)dsc_div_ceil(size, dsc_max_i64(1, engine->place.node_count));
     return engine->place.node_count > 1 && local < size ? local : 1;
 }
 

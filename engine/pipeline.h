@@ -113,7 +113,8 @@ static inline int32_t dsc_stages_first_rank_of(const dsc_engine_stages *stages, 
 {
     if (!dsc_stages_are_used(stages))
         return 0;
-    return dsc_stage_of_module(stages->first_module, stages->grid.pipeline, module) * stages->grid.data;
+    return dsc_stage_of_module(stages->first_module, stages->grid.pipeline, module) * stages->grid.data *
+           stages->grid.tensor;
 }
 
 /* ---- open (pipeline_open.c) ---- */

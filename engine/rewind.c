@@ -79,6 +79,8 @@ dsc_status dsc_engine_rewind(dsc_engine *engine, const char *dir, int64_t *step,
     if (engine->failed || !engine->spikes.rewind_due)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "rewind without a step whose result asks for it (dsc.spikes)");
     DSC_TRY(dsc_engine_check_idle(engine, "rewind", err));
+    if (engine->saves.begun)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "rewind while a save is on its way; call dsc_engine_save_wait first");
     engine->spikes.rewind_due = false;
     dsc_alloc_freeze(engine->alloc, false);
     DSC_TRY(dsc_engine_fail(engine, find_target(engine, dir, &to, err), err));

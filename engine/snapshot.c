@@ -394,6 +394,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     engine->progress.step = state.step;
     engine->progress.update_count = state.update_count;
     engine->progress.skipped_in_row = 0;
+    dsc_engine_forget_mirrors(engine);
     engine->input.skips = state.skips;
     engine->spikes.watch = state.spikes;
     if (state.loss_scaler.scale > 0 && dsc_engine_dtype(engine) == DSC_F16 && engine->config.fp16.loss_scale == 0)

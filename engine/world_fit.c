@@ -52,9 +52,10 @@ dsc_status dsc_engine_check_smallest(const dsc_engine *engine, dsc_error *err)
     dsc_error mine = DSC_ERROR_INIT;
     if (ranks == 0 || ranks >= engine->place.size)
         return DSC_OK;
-    if (dsc_stages_are_used(&engine->stages))
+    if (dsc_stages_are_used(&engine->stages) || dsc_tensor_is_shared_out(engine))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.elastic.min_ranks",
-                        "stages of a pipeline have a fixed number of ranks in this version; leave the key out");
+                        "pipeline stages and tensor ranks have a fixed number of ranks in this version; leave the key "
+                        "out");
     const dsc_status status = dsc_engine_check_world(engine, (int32_t)ranks, &mine);
     return dsc_ckpt_agree(&ctx, status, &mine, err);
 }

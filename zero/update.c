@@ -277,6 +277,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
 
 dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err)
 {
+    zero->state = DSC_ZERO_IDLE;
     DSC_TRY(dsc_speculative_memory_drop(zero, err));
     return dsc_speculative_update_drop(zero, err);
 }

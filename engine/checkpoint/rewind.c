@@ -28,6 +28,17 @@ dsc_status dsc_ckpt_newest_until(const dsc_io *io, dsc_alloc *alloc, const char 
     return DSC_OK;
 }
 
+/* `best` may name a checkpoint that goes. */
+static dsc_status forget_best(const dsc_io *io, dsc_alloc *alloc, const char *dir, int64_t step, dsc_error *err)
+{
+    char path[DSC_CKPT_PATH_BYTES];
+    dsc_ckpt_best best = { .step = -1 };
+    if (dsc_ckpt_read_best(io, alloc, dir, &best, NULL) != DSC_OK || best.step <= step)
+        return DSC_OK;
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "best", err));
+    return dsc_io_unlink(io, path, err);
+}
+
 /* The name is in place before the folders go: `latest` never names what is not there. */
 dsc_status dsc_ckpt_leave_later(const dsc_io *io, dsc_alloc *alloc, const char *dir, int64_t step, dsc_error *err)
 {
@@ -37,6 +48,7 @@ dsc_status dsc_ckpt_leave_later(const dsc_io *io, dsc_alloc *alloc, const char *
     DSC_ASSERT(step >= 0);
     DSC_TRY(dsc_path_join(path, sizeof path, dir, "latest", err));
     DSC_TRY(dsc_io_write_all_atomic(io, path, line, length, err));
+    DSC_TRY(forget_best(io, alloc, dir, step, err));
     DSC_TRY(dsc_io_list(io, alloc, dir, &names, &count, err));
     dsc_status status = DSC_OK;
     for (int64_t i = 0; i < count && status == DSC_OK; i++)
