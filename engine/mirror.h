@@ -26,7 +26,8 @@ dsc_status dsc_engine_open_mirror(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_mirror(dsc_engine *engine);
 /* Before a step. Collective. */
 dsc_status dsc_engine_mirror_step(dsc_engine *engine, dsc_error *err);
-/* The states are those of a checkpoint now: copies of other steps do not count, and the next step begins with a mirror. */
+/* The states are those of a checkpoint now: copies of other steps do not count, and the next step begins with a
+ * mirror. */
 void dsc_engine_forget_mirrors(dsc_engine *engine);
 /* After the engine has opened: takes over what it was opened with. Until its first step is done there may be ranks
  * without new mirrors. */

@@ -222,8 +222,8 @@ static dsc_status read_family(hf_folder *folder, dsc_hf_config *reader)
         status = dsc_lm_choose_classes(folder->config, network, folder->config_path, reader->err);
     if (status == DSC_OK && folder->config->file_classes > 0 && folder->family == &dsc_ensemble_family)
         status = DSC_FAIL(reader->err, DSC_ERR_UNSUPPORTED, folder->config_path,
-                          "a new classifier (dsc.image_classes) is not built for a folder of an ensemble, each member of "
-                          "which has its own; leave the key out, or write a folder of that many classes");
+                          "a new classifier (dsc.image_classes) is not built for a folder of an ensemble, whose "
+                          "members have one each; leave the key out, or write a folder of that many classes");
     if (status == DSC_OK && folder->config->file_classes > 0 && folder->lora != NULL &&
         folder->family->head_table[0] != 0)
         status = dsc_lora_save_head(folder->lora, folder->family->head_table, reader->err);

@@ -37,9 +37,9 @@ typedef struct dsc_gradient_info {
 } dsc_gradient_info;
 
 /* values[count] fp32, to be read and changed in place; borrowed during the call. It runs on a thread of the engine, one
- * call at a time for each rank, and calls no function of the engine. Another status than DSC_OK ends the step with it.
- * With dsc.spikes or dsc.check_gradients a step may be computed twice. Both calls must change values alike, or their rank
- * is taken for a faulty one. */
+ * call at a time for each rank, and calls no function of the engine. Another status than DSC_OK ends the step.
+ * With dsc.spikes or dsc.check_gradients a step may be computed twice. Both calls must change values alike, or their
+ * rank is taken for a faulty one. */
 typedef dsc_status (*dsc_gradient_hook)(void *user, const dsc_gradient_info *info, float *values, int64_t count,
                                         dsc_error *err);
 

@@ -1,4 +1,5 @@
-/* grid.h - the stages of a pipeline and the tensor ranks that the arguments of `train` ask for. SPDX-License-Identifier: Apache-2.0 */
+/* grid.h - the stages of a pipeline and the tensor ranks that the arguments of `train` ask for.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_PLAN_GRID_H
 #define DSC_LAUNCHER_PLAN_GRID_H
 
