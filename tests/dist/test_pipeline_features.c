@@ -184,8 +184,8 @@ static void offloaded_states_have_the_bits_of_one_stage(void **state)
         ", \"offload_optimizer\": {\"device\": \"cpu\"}",
         ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
         ", \"offload_param\": {\"device\": \"cpu\"}",
-        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}, \"offload_param\": {\"device\":"
-        " \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}, \"stage3_param_persistence_threshold\": 0",
+        (", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}, \"offload_param\": {\"device\":"
+         " \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}, \"stage3_param_persistence_threshold\": 0"),
     };
     char dir[] = "/tmp/dsc-pipeline-XXXXXX";
     dsc_model *models[] = { tiny_model_open(tiny_models[1].config, NULL),

@@ -227,7 +227,10 @@ static elastic_run four_three_four_six(const char *config, int32_t victim)
 {
     return (elastic_run) { .config = config,
                            .model = toy_run_model,
-                           .phase = { { 4, 2, 1u << victim }, { 3, 2, 0 }, { 4, 1, 0 }, { 6, 2, 0 } },
+                           .phase = { { .world = 4, .steps = 2, .leaving = 1u << victim },
+                                      { .world = 3, .steps = 2 },
+                                      { .world = 4, .steps = 1 },
+                                      { .world = 6, .steps = 2 } },
                            .phases = 4 };
 }
 
