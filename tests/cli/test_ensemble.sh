@@ -89,4 +89,9 @@ config reference 0 none 1 ""
 report "members are for the ensemble" refused "dsc.ensemble" --config reference.json --model resnet18
 sed 's/"basic_cnn", /"vit_b_16", /' reference.json >other.json
 report "a member that is not built" refused '"vit_b_16" cannot be a member' --config other.json
+other_classes() {
+    sed 's/"dsc": {/"dsc": {"image_classes": 9, /; s/"ensemble": \[[^]]*\],\? *//' reference.json >classes.json
+    refused "is not built for a folder of an ensemble" --config classes.json --model model
+}
+report "a new classifier for a folder of an ensemble is refused" other_classes
 end_of_tests

@@ -75,7 +75,18 @@ dry() { # the grid of a flag, of a config, none of another program
         ! "$bin/dsc-launch" --dry-run --num_gpus=3 train --config two.json >dry.out 2>&1 &&
         grep -q "2 stages of a pipeline do not divide 3 ranks; start 2, 4, 6" dry.out
 }
+dry_tensor() { # of a flag and of DeepSpeed's section
+    sed 's/"dsc"/"tensor_parallel": {"autotp_size": 2}, "dsc"/' two.json >tensor.json
+    "$bin/dsc-launch" --dry-run --num_gpus=8 train --config tensor.json >dry.out &&
+        grep -q '"grid":{"pipeline":2,"data":2,"sequence":1,"tensor":2}' dry.out &&
+        grep -q '"rank":3,.*"stage":0,"data_rank":1,"tensor_rank":1}' dry.out &&
+        grep -q '"rank":4,.*"stage":1,"data_rank":0,"tensor_rank":0}' dry.out &&
+        "$bin/dsc-launch" --dry-run --num_gpus=2 train --config config.json --tensor-ranks 2 | grep -q '"pipeline":1,"data":1,.*"tensor":2' &&
+        ! "$bin/dsc-launch" --dry-run --num_gpus=6 train --config tensor.json >dry.out 2>&1 &&
+        grep -q "2 tensor ranks in 2 stages do not divide 6 ranks; start 4, 8, 12" dry.out
+}
 report "dsc-launch --dry-run prints the grid and each rank's place in it" dry
+report "the grid has tensor ranks too" dry_tensor
 deepspeeds() {
     sed 's/"dsc"/"pipeline": {"stages": 2, "partition": "uniform", "activation_checkpoint_interval": 1}, "dsc"/' \
         config.json >ds.json

@@ -92,11 +92,30 @@ static void test_groups_agree_after_an_exchange(void **state)
         }
 }
 
+/* The gradients of the first step overflow, so the states are those of the beginning. */
+static void test_saves_after_a_skipped_step(void **state)
+{
+    char dir[] = "/tmp/dsc-local-sgd-XXXXXX", command[64];
+    const run_options options = { .steps = 1, .after = run_save, .user = dir, .fault_rank = -1 };
+    run_result r;
+    assert_non_null(mkdtemp(dir));
+    toy_run(4, "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2,"
+               " \"fp16\": {\"enabled\": true, \"initial_scale_power\": 40}, \"optimizer\": {\"type\": \"AdamW\"},"
+               " \"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 2},"
+               " \"dsc\": {\"threads\": 1, \"local_sgd\": {\"inner_steps\": 3}}}",
+            &options, &r);
+    if (r.status != DSC_OK)
+        fail_msg("%s: %s", r.error.where, r.error.message);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exchanges_of_each_update_are_a_synchronous_run),
         cmocka_unit_test(test_groups_agree_after_an_exchange),
+        cmocka_unit_test(test_saves_after_a_skipped_step),
     };
     return cmocka_run_group_tests(tests, toy_run_open, toy_run_close);
 }

@@ -417,6 +417,8 @@ static void what_does_not_work_is_refused_by_name(void **state)
     expect_refusal(GPT2, (grid) { 1, 1, 2 }, ", \"ema\": {\"decay\": 0.9}", "2 tensor ranks do not work with dsc.ema");
     expect_refusal(GPT2, (grid) { 1, 1, 2 }, ", \"save_async\": true",
                    "2 tensor ranks do not work with dsc.save_async");
+    expect_refusal(GPT2, (grid) { 1, 1, 2 }, ", \"elastic\": {\"mirror_every\": 1}",
+                   "states do not move to another number of ranks");
 }
 
 static void other_exchanges_are_seen_at_open(void **state)

@@ -32,6 +32,8 @@ static void quotas_of_ten_micro_batches(void **state)
         assert_int_equal(dsc_quota_of(&quota, quota.ranks - 1), rows[i].of_last);
         assert_int_equal(noted("dsc.quota: 10 micro-batches"), rows[i].ranks == 3 || rows[i].ranks == 4);
     }
+    assert_int_equal(parse_at(BATCH "\"gradient_accumulation_steps\":\"auto\",\"dsc\":{\"quota\":\"even\"}}", 4),
+                     DSC_OK);
     assert_int_equal(parse_at(BATCH "\"dsc\":{\"quota\":\"even\"}}", 0), DSC_OK);
     assert_int_equal(config.gradient_accumulation_steps, DSC_AUTO_I64);
 }
