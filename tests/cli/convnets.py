@@ -147,7 +147,8 @@ def save_model(model, name, planes, side, folder):
     os.makedirs(folder)
     save_file(state_of(model), f"{folder}/model.safetensors", metadata={"format": "pt"})
     if name.startswith("timm:"):
-        save_config_for_hf(model, f"{folder}/config.json", data_config={"input_size": (planes, side, side)})
+        save_config_for_hf(model, f"{folder}/config.json", data_config={"input_size": (planes, side, side), "mean": tuple(MEAN[:planes]),
+                                                                         "std": tuple(STD[:planes])})
         return
     if name.startswith("hf:"):
         json.dump({**model.config.to_dict(), "model_type": model.config.model_type}, open(f"{folder}/config.json", "w"))
@@ -229,7 +230,8 @@ def train_theirs(model, pixels, labels, optimizer, steps, prepare=lambda model: 
 
 def furthest(ours, theirs):
     assert set(ours) == set(theirs), f"tensors differ: {sorted(set(ours) ^ set(theirs))[:6]}"
-    worst = max((ours[k].double() - theirs[k].double()).abs().max().item() for k in theirs)
+    worst = max((ours[k].double() - theirs[k].double()).abs().max().item() / max(1.0, theirs[k].double().abs().max().item())
+                for k in theirs)  # running variances of deep layers are far above 1
     assert all(ours[k].shape == theirs[k].shape for k in theirs), "shapes of tensors differ"
     return worst
 
