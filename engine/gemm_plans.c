@@ -1,8 +1,8 @@
 /* gemm_plans.c - choice of an algorithm for each matrix product and of a kernel for each attention.
  *
- * Rank 0 measures once, all ranks use its choice, and a checkpoint stores the choice. Of each further stage of a
- * pipeline the first rank measures the products that no stage before has. The bits of a run therefore depend neither on
- * the rank nor on the time of the measurement. Choices in the checkpoint that the run loads, or in the user's file
+ * Rank 0 measures once, all ranks use its choice, and a checkpoint stores the choice. The first rank of each further
+ * pipeline stage measures the products that no stage before has. The bits of a run therefore depend neither on the rank
+ * nor on the time of the measurement. Choices in the checkpoint that the run loads, or in the user's file
  * (plans_file.c), are not measured again for the same card and library. A rank whose card or library differs from rank
  * 0's uses its library's defaults. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

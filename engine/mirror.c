@@ -77,7 +77,7 @@ dsc_carried *dsc_engine_release_mirror(dsc_engine *engine)
 /* Ranks from one to its neighbour: those of a host, so that the neighbour is on another one. */
 static int32_t distance(const dsc_engine *engine)
 {
-    const int32_t size = engine->place.size; /* the same on all ranks, also where hosts have other numbers of them */
+    const int32_t size = engine->place.size; /* equal on all ranks, also of unequal hosts */
     const int32_t local = (int32_t)dsc_div_ceil(size, dsc_max_i64(1, engine->place.node_count));
     return engine->place.node_count > 1 && local < size ? local : 1;
 }

@@ -1,4 +1,4 @@
-/* module_context.c - what a module's call gets: memory of a micro-batch, values of the step.
+/* module_context.c - the context of a module's call: memory of a micro-batch, values of the step.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/internal.h"
 #include "engine/model.h"
@@ -54,7 +54,7 @@ char *dsc_step_output_gradient(const dsc_engine *engine, int32_t module, int32_t
     return engine->work.d_buffer[(mb % engine->plan.micro_batch_group + count - made_by % count) % count];
 }
 
-/* Where a module writes the gradient of its input; the first module of a later stage writes what is sent. */
+/* Memory for the gradient of a module's input; the first module of a later stage writes what is sent. */
 dsc_status dsc_step_input_gradient(dsc_engine *engine, int32_t m, int32_t mb, void **out, dsc_error *err)
 {
     if (m == 0)

@@ -21,7 +21,7 @@ static int64_t elements_of(const dsc_param_spec *spec)
     return elements;
 }
 
-/* Of a module's gradients, one behind the other. */
+/* Elements of a module's gradients, one behind the other. */
 static int64_t grad_elements(const dsc_module *module)
 {
     int64_t sum = 0;

@@ -13,8 +13,8 @@
 
 /* Lengths of memory for a model, in elements of fp32; 0: it has no batch norm. */
 typedef struct dsc_norm_group_sizes {
-    int64_t numbers; /* of one exchange for a micro-batch, at most */
-    int64_t grads;   /* of the trained parameters of a module that is called for a group, at most */
+    int64_t numbers; /* most numbers of one exchange for a micro-batch */
+    int64_t grads;   /* most gradients of a module that is called for a group */
 } dsc_norm_group_sizes;
 dsc_norm_group_sizes dsc_norm_group_sizes_of(const dsc_model *model);
 

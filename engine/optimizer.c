@@ -225,7 +225,7 @@ static void compute(const dsc_config *config, double sumsq, double scale, int64_
     }
 }
 
-/* Of a sum of `parts` gradient parts of all data ranks. A group that updates alone has its ranks' share of them. */
+/* Divisor of a sum of `parts` gradient parts of all data ranks. A group that updates alone has its ranks' share. */
 static double divisor_of(const dsc_engine *engine, int64_t parts)
 {
     const int32_t ranks = dsc_local_sgd_ranks(engine);

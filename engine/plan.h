@@ -68,7 +68,7 @@ typedef struct dsc_plan_stage {
     int64_t in_bytes;   /* of the input of a micro-batch, from the stage before */
     int64_t record_bytes; /* loads of experts of a micro-batch, which travel with gradients */
     int64_t tied_bytes;   /* gradients of a micro-batch for tied parameters of another stage */
-    int64_t header_bytes; /* of all messages of a step */
+    int64_t header_bytes; /* headers of all messages of a step */
 } dsc_plan_stage;
 
 typedef struct dsc_plan_options {
@@ -99,7 +99,7 @@ typedef struct dsc_plan_options {
 typedef struct dsc_work {
     dsc_buf activation_buf, scratch_buf, eval_buf;
     dsc_buf stage_buf;             /* pipeline_transfer.c; not open with one stage */
-    dsc_buf stage_headers;         /* likewise; a device has its own behind stage_buf's other parts */
+    dsc_buf stage_headers;         /* messages' headers in host memory; a device has its own in stage_buf */
     dsc_buf outputs_buf;           /* outputs that wait in host memory; not open where none do */
     dsc_buf batch_buf, mirror_buf; /* batch_transfer.c; not open on a host_visible device */
     dsc_buf snapshot_buf;          /* copy of states for asynchronous saves; not open without "save_async" */

@@ -15,7 +15,7 @@ typedef struct dsc_planned_stage {
     const char *first_module, *last_module;
     int64_t parameters;
     int64_t sent_bytes;        /* along the pipeline, by a rank in a step */
-    int64_t tensor_sent_bytes; /* likewise to tensor ranks */
+    int64_t tensor_sent_bytes; /* payload to tensor ranks in a step */
 } dsc_planned_stage;
 
 typedef struct dsc_engine_planned {

@@ -26,7 +26,7 @@ typedef struct dsc_engine_tensor {
     int32_t *local_tensor, *held; /* [of it] tensors' numbers in engine->layout, -1; groups' own numbers, or -1 */
     dsc_ckpt_stages owners;
     dsc_ckpt_memory memory; /* while a checkpoint is saved or loaded */
-    char *states;           /* what it points to */
+    char *states;           /* memory behind `memory` */
 } dsc_engine_tensor;
 
 bool dsc_tensor_is_shared_out(const dsc_engine *engine);

@@ -39,7 +39,7 @@ dsc_status dsc_tensor_check(const dsc_engine *engine, dsc_error *err)
 
 /* Numbers that decide the exchanges of a rank. */
 typedef struct exchange_list {
-    uint64_t hash; /* of the payload of all modules, and of what repeats their passes */
+    uint64_t hash; /* number of the payload of all modules, and of what repeats their passes */
     int64_t data_ranks, tensor_ranks, micro_batches;
 } exchange_list;
 

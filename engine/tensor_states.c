@@ -94,7 +94,7 @@ void dsc_tensor_close(dsc_engine *engine)
 
 /* ---- memory of this rank's slices ---- */
 
-/* Planes of a group: parameters that are no masters, then masters and moments of trainable ones. */
+/* Planes of a group: parameters beside masters, then masters and moments of trainable ones. */
 static bool has_plane(const dsc_engine *engine, const dsc_layout_group *group, dsc_plane plane)
 {
     const int moments = dsc_recipes[engine->config.optimizer.recipe].state_count;

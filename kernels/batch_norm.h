@@ -81,7 +81,7 @@ typedef struct dsc_batch_norm_bwd_args {
     float *scratch; /* [dsc_batch_norm_scratch] */
     int64_t rows, channels;
     bool activates, constant; /* constant: the statistics do not depend on x */
-    /* Of a group: d_x takes the means that BATCH_NORM_JOIN has put behind the parts of scratch (dsc_batch_norm_means).
+    /* With a group, d_x takes the means that BATCH_NORM_JOIN has put behind scratch's parts (dsc_batch_norm_means).
      * Sums are not made, and d_weight and d_bias are NULL. */
     bool joined;
     dsc_activation kind;
@@ -97,8 +97,8 @@ static inline float *dsc_batch_norm_means(float *scratch, int64_t rows, int64_t 
  * parts[r,m]. They are put together in double, in the order of m and then of r. So the result does not depend on how
  * many ranks share the micro-batches.
  *
- * Of statistics, a part is mean and variance as BATCH_STATS gives them to the running ones. The result is that of
- * BATCH_STATS over all rows. Of gradients, a part is d_bias and d_weight, and the result is their sums by all rows. */
+ * A part of statistics is mean and variance as BATCH_STATS gives them to the running ones. The result is that of
+ * BATCH_STATS over all rows. A part of gradients is d_bias and d_weight, and the result is their sums by all rows. */
 typedef struct dsc_batch_norm_join_args {
     float *out;             /* [2, C]: stats, or means of gradients */
     float *mean, *variance; /* [C] of statistics, or NULL */

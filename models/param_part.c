@@ -1,4 +1,4 @@
-/* param_part.c - where a rank's part of a parameter lies in the whole tensor. SPDX-License-Identifier: Apache-2.0 */
+/* param_part.c - places of a rank's part of a parameter in the whole tensor. SPDX-License-Identifier: Apache-2.0 */
 #include <dsc/model.h>
 
 #include "base/base.h"

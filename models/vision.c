@@ -39,7 +39,7 @@ static int32_t declare_rows(dsc_program *program, const dsc_lm_config *base, con
     return dsc_program_declare(program, &param);
 }
 
-/* Of masked pictures: the parameter stays as it is. */
+/* The parameter of masked pictures, which stays as it is. */
 static void declare_mask_token(dsc_program *program, const dsc_lm_config *base, const char *name)
 {
     const dsc_program_param param = {

@@ -29,7 +29,7 @@ static dsc_status add_squares(dsc_zero *zero, int32_t g, const float *x, int64_t
     return count > 0 ? DSC_RUN(zero->o.compute, SUMSQ, &args, err) : DSC_OK;
 }
 
-/* Of elements [first, first + count) of a group, at x, those of tensors that this rank stands for. Chunks are those of
+/* Squares of elements [first, first + count) of a group, at x, whose tensors this rank stands for. Chunks are those of
  * the group, so that their sums do not depend on where a slice begins. */
 static dsc_status add_counted_squares(dsc_zero *zero, int32_t g, const float *x, int64_t first, int64_t count,
                                       dsc_error *err)

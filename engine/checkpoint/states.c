@@ -1,4 +1,4 @@
-/* states.c - where this rank's slices are read and written: in zero, or in memory of whole tensors.
+/* states.c - places of this rank's slices that are read and written: in zero, or in memory of whole tensors.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/checkpoint/internal.h"
 

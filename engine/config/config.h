@@ -546,7 +546,7 @@ typedef struct dsc_config_unresolved {
 typedef struct dsc_config {
     /* Resolved: > 0, or DSC_AUTO_I64 when dsc_config_resolve was not told the world size that decides it. */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
-    int32_t norm_each; /* of dsc.batch_norm.synchronized those of a rank; 0: none, or the world size is not known */
+    int32_t norm_each; /* a rank's part of dsc.batch_norm.synchronized; 0: none, or an unknown world size */
     int64_t micro_steps_most; /* most micro-steps of a step; measured quotas may make more than the first step has */
     int64_t eval_batch_size; /* samples that dsc.eval_batches counts by: the same for every world size */
     dsc_precision precision;

@@ -65,7 +65,7 @@ typedef struct dsc_param_spec {
     /* Its place in a flat group is behind the module's other tensors, so that the matrices around it lie side by side.
      */
     bool laid_late;
-    /* Of a model that several ranks compute together: `dim` are the dimensions of this rank's part. */
+    /* This rank's part, where several ranks compute a model together: `dim` are the dimensions of the part. */
     dsc_param_part part;
 } dsc_param_spec;
 
@@ -344,11 +344,11 @@ typedef struct dsc_module_ctx {
      * the first one. The loss is (1 - m) loss(own label) + m loss(that label). 0: none, as outside of training. */
     float mixed;
 
-    /* Of a model that several ranks compute together, each with its part of the parameters (tensor_ranks of the
-     * options): these ranks, with whom a module exchanges values. NULL: this rank computes alone. */
+    /* The ranks that compute the model together, each with its part of the parameters (tensor_ranks of the options). A
+     * module exchanges values with them. NULL: this rank computes alone. */
     const struct dsc_exchange_group *group;
 
-    dsc_norm_group *norm_group; /* of a call of several contexts, which all have it; NULL: micro-batches are apart */
+    dsc_norm_group *norm_group; /* group of a call of several contexts, which all have it; NULL: no group */
 } dsc_module_ctx;
 
 enum {

@@ -85,7 +85,7 @@ int64_t dsc_op_exchange_sum_sent(const dsc_program *program, const dsc_op *op, c
                                  dtype_of(program, op->in[0], of->dtype));
 }
 
-/* Of the operand that has fewer rows. */
+/* Bytes of the operand that has fewer rows. */
 int64_t dsc_op_exchange_rows_sent(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
     const int16_t own = op->kind == DSC_OP_EXCHANGE_GATHER ? op->in[0] : op->out[0];

@@ -29,7 +29,7 @@ static dsc_batch_stats_args stats_of(const dsc_exec *exec, const dsc_op *op)
                                     .dtype = exec->ctx->dtype };
 }
 
-/* Where a statistic of the micro-batch is wanted; else NULL. */
+/* Memory for a statistic of the micro-batch; NULL: it is not wanted. */
 static float *statistic_at(const dsc_exec *exec, int32_t buffer)
 {
     const dsc_module_ctx *ctx = exec->ctx;
@@ -104,7 +104,7 @@ int64_t dsc_op_batch_norm_numbers(const dsc_exec *exec, const dsc_op *op)
     return is_constant(exec, op) ? 0 : 2 * dsc_exec_value(exec, op->in[0])->columns;
 }
 
-/* Of this micro-batch. */
+/* Numbers that this micro-batch shares. */
 static float *shared_at(const dsc_exec *exec, int64_t channels)
 {
     return exec->ctx->norm_group->own + exec->part * 2 * channels;

@@ -75,7 +75,7 @@ dry() { # the grid of a flag, of a config, none of another program
         ! "$bin/dsc-launch" --dry-run --num_gpus=3 train --config two.json >dry.out 2>&1 &&
         grep -q "2 stages of a pipeline do not divide 3 ranks; start 2, 4, 6" dry.out
 }
-dry_tensor() { # of a flag and of DeepSpeed's section
+dry_tensor() { # the grid of DeepSpeed's section and of a flag
     sed 's/"dsc"/"tensor_parallel": {"autotp_size": 2}, "dsc"/' two.json >tensor.json
     "$bin/dsc-launch" --dry-run --num_gpus=8 train --config tensor.json >dry.out &&
         grep -q '"grid":{"pipeline":2,"data":2,"sequence":1,"tensor":2}' dry.out &&

@@ -64,7 +64,7 @@ typedef struct session {
     dsc_device *device;
     dsc_stream *stream;
     const dsc_exchange_group *group;
-    int64_t rows, first_row; /* of the module's input: this rank's */
+    int64_t rows, first_row; /* this rank's rows of the module's input */
     dsc_dtype dtype;
     char *param[PARAMS];
     float *grad[PARAMS];

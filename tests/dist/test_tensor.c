@@ -56,7 +56,7 @@ typedef struct run {
     /* Results */
     double loss[STEPS], norm[STEPS], evaluated;
     dsc_error error; /* the first rank's that failed by itself */
-    dsc_error of_peer; /* of a rank that lost another one */
+    dsc_error of_peer; /* error of a rank that lost another one */
     pthread_mutex_t lock;
     bool planned, balanced;             /* bytes to tensor ranks are the planned ones; memory too */
     float *kept[RANKS_MAX][PARAMS_MAX]; /* masters of tensors that all tensor ranks have, with one data rank */
@@ -279,7 +279,7 @@ static void twenty_steps_near_one_rank(void **state)
         }
 }
 
-/* Of the same grid: stages of ZeRO, recomputation and data ranks change no bit. */
+/* Stages of ZeRO, recomputation and data ranks change no bit beside the same tensor ranks. */
 static void stages_and_recomputation_change_no_bit(void **state)
 {
     static const char *const ways[] = { "none", "full", "selective", "kept" };

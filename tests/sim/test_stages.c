@@ -38,7 +38,7 @@ static void run(const dsc_model *model, grid g, int32_t stage, bool overlap, dsc
 }
 
 typedef struct way {
-    int model; /* of tiny_models: tied, untied, and with experts, whose losses of routers need all stages */
+    int model; /* number in tiny_models: tied, untied, and with experts, whose losses need all stages */
     grid g;
     int32_t stage;
 } way;
@@ -76,7 +76,7 @@ typedef struct fault {
 
 typedef struct planted {
     fault of;
-    int64_t requests; /* of the device in a step */
+    int64_t requests; /* the device's requests in a step */
     dsc_status status;
     char message[2][512];
     double loss[TINY_STEPS];

@@ -260,7 +260,7 @@ static dsc_status try_of_ranks(tune *t, dsc_error *err)
 static dsc_status try_grids(tune *t, dsc_error *err)
 {
     const tune_trial *best = best_of(t, 1);
-    const int64_t ranks = t->limits.ranks / t->limits.tensor; /* of the other two axes */
+    const int64_t ranks = t->limits.ranks / t->limits.tensor; /* pipeline x data */
     const int64_t now = ranks / tune_data_ranks(&t->limits, &best->choice);
     for (int64_t p = 1; p <= ranks; p++) {
         tune_choice choice = best->choice;

@@ -36,7 +36,7 @@ typedef struct tune_choice {
 
 typedef struct tune_limits {
     int64_t ranks;
-    int64_t stages;       /* of the file's pipeline, which divide the ranks */
+    int64_t stages;       /* stages of the file's pipeline, which divide the ranks */
     int64_t batch;        /* samples of a step, fixed; 0: it may change, with constant `accumulation` */
     int64_t accumulation;
     int64_t micro_most;
