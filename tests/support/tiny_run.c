@@ -74,7 +74,9 @@ static bounds explained(const dsc_model *model, const tiny_variant *v)
 {
     const double unit = v->bf16 ? 0x1p-9 : 16 * 0x1p-24, e = sqrt(2 * 21) * unit;
     const double tokens = (double)v->world * v->accumulation * TINY_MICRO_BATCH * (double)model->losses_per_sample;
-    const double gradient = sqrt(2) * e + (v->bf16 && has_relu(model) ? sqrt(2 * e / 3.1416) : 0);
+    /* Gradients of adapters are products with a factor that begins at 0, so that their errors weigh more. */
+    const double results = model->adapter_json != NULL ? 2 * sqrt(2) : sqrt(2);
+    const double gradient = results * e + (v->bf16 && has_relu(model) ? sqrt(2 * e / 3.1416) : 0);
     return (bounds){ e / sqrt(tokens), gradient / sqrt(tokens), 2 * TINY_RATE * gradient / 3 };
 }
 
