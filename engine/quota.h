@@ -13,8 +13,8 @@
 
 /* The part of struct dsc_engine. */
 typedef struct dsc_engine_quota {
-    dsc_quota now;       /* of the ranks of a stage */
-    int64_t micro_steps; /* of a step: the largest quota */
+    dsc_quota now;       /* quotas of the data ranks */
+    int64_t micro_steps; /* the largest quota of a step */
     int64_t own;         /* this rank's */
     int64_t *of_rank;    /* [W] memory of measured quotas; NULL: quotas are not measured */
     double *seconds;     /* [W] of a micro-batch, over the measured steps */

@@ -33,35 +33,30 @@ static void fill_behind(dsc_conv_config *config, const dsc_conv_architecture *ar
         (dsc_conv_classifier) { .name = { "fc" }, .count = 1, .dropout = config->drop < 0 ? 0 : config->drop };
 }
 
+static dsc_conv_unit stem_of(const dsc_conv_config *config, int32_t kernel, int32_t stride)
+{
+    return (dsc_conv_unit) { .kind = DSC_CONV_LAYER,
+                             .conv = "conv1",
+                             .norm = "bn1",
+                             .in = config->planes,
+                             .out = 64,
+                             .kernel = kernel,
+                             .stride = stride,
+                             .padding = kernel / 2,
+                             .activation = DSC_RELU };
+}
+
 static void fill(dsc_conv_config *config, const dsc_conv_architecture *architecture)
 {
-    const dsc_conv_unit stem = { .kind = DSC_CONV_LAYER,
-                                 .conv = "conv1",
-                                 .norm = "bn1",
-                                 .in = config->planes,
-                                 .out = 64,
-                                 .kernel = 7,
-                                 .stride = 2,
-                                 .padding = 3,
-                                 .activation = DSC_RELU,
-                                 .pool = 3,
-                                 .pool_stride = 2,
-                                 .pool_padding = 1 };
+    dsc_conv_unit stem = stem_of(config, 7, 2);
+    stem.pool = 3, stem.pool_stride = 2, stem.pool_padding = 1;
     fill_behind(config, architecture, &stem);
 }
 
 /* For pictures as small as CIFAR's: the stem has windows of 3 by 3 at stride 1, and no pool. */
 static void fill_small(dsc_conv_config *config, const dsc_conv_architecture *architecture)
 {
-    const dsc_conv_unit stem = { .kind = DSC_CONV_LAYER,
-                                 .conv = "conv1",
-                                 .norm = "bn1",
-                                 .in = config->planes,
-                                 .out = 64,
-                                 .kernel = 3,
-                                 .stride = 1,
-                                 .padding = 1,
-                                 .activation = DSC_RELU };
+    const dsc_conv_unit stem = stem_of(config, 3, 1);
     fill_behind(config, architecture, &stem);
 }
 

@@ -400,7 +400,7 @@ static void expect_refusal(const char *model, grid g, const char *more, const ch
         fail_msg("got \"%s\" at \"%s\", expected \"%s\"", r.error.message, r.error.where, text);
 }
 
-static void what_does_not_work_is_refused_by_name(void **state)
+static void tensor_ranks_refuse_sizes_and_features_by_name(void **state)
 {
     (void)state;
     expect_refusal("{\"model_type\": \"gpt2\", \"vocab_size\": 61, \"n_positions\": 16, \"n_embd\": 48, \"n_head\": 12,"
@@ -450,7 +450,7 @@ int main(void)
         cmocka_unit_test(masked_targets_are_counted_over_all_samples),
         cmocka_unit_test(first_values_are_those_of_one_rank),
         cmocka_unit_test(checkpoints_load_at_any_grid),
-        cmocka_unit_test(what_does_not_work_is_refused_by_name),
+        cmocka_unit_test(tensor_ranks_refuse_sizes_and_features_by_name),
         cmocka_unit_test(other_exchanges_are_seen_at_open),
         cmocka_unit_test(a_lost_rank_is_named_with_its_places),
     };

@@ -38,7 +38,7 @@ static void quotas_of_ten_micro_batches(void **state)
     assert_int_equal(config.gradient_accumulation_steps, DSC_AUTO_I64);
 }
 
-static void what_is_refused(void **state)
+static void wrong_quotas_are_refused_with_the_reason(void **state)
 {
     static const struct {
         int64_t ranks;
@@ -84,7 +84,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quotas_of_ten_micro_batches),
-        cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(wrong_quotas_are_refused_with_the_reason),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -26,7 +26,7 @@ static void rewinds_that_checkpoints_allow(void **state)
             fail_msg("%s\n  was refused: %s: %s", rows[i], err.where, err.message);
 }
 
-static void what_is_refused(void **state)
+static void rewinds_without_an_old_checkpoint_are_refused(void **state)
 {
     static const struct {
         const char *text, *message;
@@ -47,7 +47,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rewinds_that_checkpoints_allow),
-        cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(rewinds_without_an_old_checkpoint_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
