@@ -1,12 +1,8 @@
 /* conv2d.h - a two-dimensional convolution of a module: planned ahead and launched, like linear.h.
  *
- * On a CPU a convolution of one group in fp32 or bf16 is one launch (kernels/conv2d.h). Other convolutions are these
- * products. Windows are gathered into scratch, some rows at a time, and multiplied with the weight in the order of
- * their columns. The gradient of the input gathers windows of y's gradient. A window of one pixel at stride 1 reads x
- * itself. Each group is a product of its own. Depthwise convolutions have kernels of their own (kernels/conv2d.h). Sums
- * over K are one product's; the weight's gradient adds the products of chunks in order. Chunks follow from the shape,
- * and from chunk_bytes of the contexts (include/dsc/model.h): 0 is a CPU, whose caches hold a chunk.
- * SPDX-License-Identifier: Apache-2.0 */
+ * A convolution of one group is one launch where the device has it so (kernels/conv2d.h): a CPU in fp32 and bf16. Other
+ * convolutions are products of gathered windows (kernels/conv2d_products.h). Depthwise convolutions have kernels of
+ * their own (kernels/conv2d.h). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_CONV2D_H
 #define DSC_MODELS_CONV2D_H
 
