@@ -5,9 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +16,7 @@
 #include "progress.h"
 #include "sample.h"
 #include "saves.h"
+#include "signals.h"
 
 #define DEFAULT_DATA_MAX 16
 
@@ -203,96 +202,6 @@ static bool patience_ends(train_run *run, int64_t step)
     return true;
 }
 
-/* ---- signals: SIGUSR1 saves after the step; SIGTERM, Ctrl-C and a closed terminal save and end ---- */
-
-enum { REQUEST_SAVE = 1 };
-
-/* Schedulers stop a rank in several ways at once: scancel signals the task, and also the srun that forwards the signal.
- * A signal within `same_ns` after the first belongs to the same request, and a later one ends the run at once. A user
- * who presses Ctrl-C again means the end, so its time only covers a launcher that forwards what the terminal sends. */
-static const struct stop_signal {
-    int number;
-    uint32_t request;
-    const char *name;
-    int64_t same_ns;
-} stop_signals[] = {
-    { SIGTERM, 2, "SIGTERM", INT64_C(2000000000) },
-    { SIGINT, 4, "SIGINT", INT64_C(100000000) },
-    { SIGHUP, 8, "SIGHUP", INT64_C(2000000000) },
-};
-enum { STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals };
-
-static dsc_engine *_Atomic asked_engine; /* NULL: not training */
-static atomic_int handlers_running;      /* on any thread */
-static _Atomic int64_t stop_asked_ns;    /* 0: not yet */
-
-static void end_if_asked_again(const struct stop_signal *stop)
-{
-    int64_t first = 0;
-    const int64_t now = train_now_ns();
-    if (atomic_compare_exchange_strong(&stop_asked_ns, &first, now) || now - first < stop->same_ns)
-        return;
-    signal(stop->number, SIG_DFL);
-    raise(stop->number);
-}
-
-static void on_signal(int number)
-{
-    uint32_t request = REQUEST_SAVE;
-    handlers_running++;
-    for (int i = 0; i < STOP_SIGNALS; i++)
-        if (number == stop_signals[i].number) {
-            request = stop_signals[i].request;
-            end_if_asked_again(&stop_signals[i]);
-        }
-    dsc_engine *engine = asked_engine;
-    if (engine != NULL)
-        dsc_engine_request(engine, request);
-    handlers_running--;
-}
-
-/* The first stop signal that any rank has received; 0: none. */
-static int requested_stop(uint64_t requests)
-{
-    for (int i = 0; i < STOP_SIGNALS; i++)
-        if ((requests & stop_signals[i].request) != 0)
-            return stop_signals[i].number;
-    return 0;
-}
-
-static const char *stop_name(int number)
-{
-    const char *name = "";
-    for (int i = 0; i < STOP_SIGNALS; i++)
-        if (stop_signals[i].number == number)
-            name = stop_signals[i].name;
-    return name;
-}
-
-/* A run that cannot save ends at once on a stop signal, as every program. An ignored signal stays ignored: nohup and
- * shells that start jobs in the background ask for that. */
-static void watch_signals(train_run *run)
-{
-    const struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-    struct sigaction before;
-    asked_engine = run->engine;
-    sigaction(SIGUSR1, &action, NULL);
-    for (int i = 0; i < STOP_SIGNALS && run->info.save_dir[0] != 0; i++)
-        if (sigaction(stop_signals[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(stop_signals[i].number, &action, NULL);
-}
-
-static void unwatch_signals(void)
-{
-    struct sigaction now;
-    for (int i = 0; i < STOP_SIGNALS; i++)
-        if (sigaction(stop_signals[i].number, NULL, &now) == 0 && now.sa_handler == on_signal)
-            signal(stop_signals[i].number, SIG_DFL);
-    asked_engine = NULL; /* SIGUSR1 stays caught: late ones must not end a run that is done */
-    while (handlers_running > 0)
-        sched_yield();
-}
-
 /* A run that has changed nothing fails, because its last checkpoint would look like a success. */
 static dsc_status check_applied(const train_run *run, dsc_error *err)
 {
@@ -328,12 +237,12 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
         DSC_TRY(train_progress_step(&run->progress, result, err));
     run->applied_count += !result->skipped;
     run->skipped_count += result->skipped;
-    run->stop_signal = last ? 0 : requested_stop(result->requests);
-    if ((result->requests & REQUEST_SAVE) != 0 && !can_save && run->progress_open)
+    run->stop_signal = last ? 0 : train_signals_stop(result->requests);
+    if ((result->requests & TRAIN_REQUEST_SAVE) != 0 && !can_save && run->progress_open)
         train_progress_say(&run->progress, "SIGUSR1: nothing is saved; start with --save DIR");
     if (result->save_ended)
         DSC_TRY(train_saves_settle(&run->saves, err));
-    if (can_save && ((result->requests & REQUEST_SAVE) != 0 || requested_stop(result->requests) != 0))
+    if (can_save && ((result->requests & TRAIN_REQUEST_SAVE) != 0 || train_signals_stop(result->requests) != 0))
         DSC_TRY(train_saves_save(&run->saves, result->step, last || run->stop_signal != 0, err));
     if (run->stop_signal != 0)
         return DSC_OK;
@@ -445,9 +354,9 @@ static dsc_status run_all(train_run *run, dsc_error *err)
         if (stats.step > 0)
             train_progress_say(&run->progress, "resumed at step %lld", (long long)stats.step);
     }
-    watch_signals(run);
+    train_signals_watch(run->engine, run->info.save_dir[0] != 0);
     const dsc_status trained = train(run, err);
-    unwatch_signals();
+    train_signals_unwatch();
     DSC_TRY(trained);
     if (run->stop_signal != 0)
         return DSC_OK;
@@ -488,7 +397,7 @@ int main(int argc, char **argv)
         status = run_all(&run, &err);
     if (run.progress_open && run.stop_signal != 0)
         train_progress_say(&run.progress, "%s: ended at step %lld, which is saved; --load %s goes on from there",
-                           stop_name(run.stop_signal), (long long)run.saves.saved_step, run.info.save_dir);
+                           train_signals_name(run.stop_signal), (long long)run.saves.saved_step, run.info.save_dir);
     if (run.progress_open)
         train_progress_close(&run.progress);
     train_sample_close(&run.sample);
