@@ -136,8 +136,12 @@ static void walk_shared(dsc_engine *engine, shared_walk *w)
     }
     for (int32_t n = 0; n < engine->buffers.count; n++)
         pass_shared(w, engine->buffers.stored[n].value, buffer_bytes(engine->buffers.stored[n].spec));
-    pass_shared(w, &engine->saves.resumed_step, (int64_t)sizeof engine->saves.resumed_step);
-    pass_shared(w, engine->saves.resumed_dir, (int64_t)sizeof engine->saves.resumed_dir);
+    /* The next engine continues what this one has saved, and may save later steps there again. */
+    const bool saved = w->to != NULL && engine->saves.saved_dir[0] != 0;
+    pass_shared(w, saved ? &engine->saves.saved_step : &engine->saves.resumed_step,
+                (int64_t)sizeof engine->saves.resumed_step);
+    pass_shared(w, saved ? engine->saves.saved_dir : engine->saves.resumed_dir,
+                (int64_t)sizeof engine->saves.resumed_dir);
     pass_shared(w, engine->saves.best_dir, (int64_t)sizeof engine->saves.best_dir);
 }
 

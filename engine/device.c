@@ -435,6 +435,12 @@ dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err
     return status;
 }
 
+dsc_status dsc_engine_fail_of_peers(dsc_engine *engine, dsc_status status, dsc_error *err)
+{
+    const bool of_peers = status == DSC_ERR_PEER || status == DSC_ERR_STUCK || status == DSC_ERR_COMM;
+    return of_peers ? dsc_engine_fail(engine, status, err) : status;
+}
+
 dsc_status dsc_engine_settle(dsc_engine *engine, dsc_error *err)
 {
     return engine->zero != NULL ? dsc_engine_fail(engine, dsc_zero_sync(engine->zero, err), err) : DSC_OK;

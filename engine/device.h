@@ -47,6 +47,9 @@ void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every open com
 /* After a failure the engine can only be closed. The call reports the failure to peers, so that neither they nor this
  * rank's device wait. DSC_OK has no effect. Returns the status. */
 dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err);
+/* As dsc_engine_fail for a failure that every later collective would meet. Others, of a disk for example, leave the
+ * engine usable. */
+dsc_status dsc_engine_fail_of_peers(dsc_engine *engine, dsc_status status, dsc_error *err);
 /* Waits for all pending work; a failure of that work fails the engine. */
 dsc_status dsc_engine_settle(dsc_engine *engine, dsc_error *err);
 

@@ -16,6 +16,8 @@ typedef struct dsc_engine_saves {
     int64_t step;
     int64_t resumed_step;   /* -1: none */
     char resumed_dir[4096]; /* as given to load */
+    int64_t saved_step;     /* newest save of this engine, done or begun */
+    char saved_dir[4096];   /* "": none */
     char best_dir[4096];    /* in which this run has named a best checkpoint; "": none yet */
 } dsc_engine_saves;
 

@@ -121,6 +121,12 @@ static dsc_status settle_errors(dsc_engine *engine, dsc_error *err)
     return dsc_zero_settle_signs(engine->zero, beta1, err);
 }
 
+static void note_saved(dsc_engine *engine, const char *dir)
+{
+    engine->saves.saved_step = engine->progress.step;
+    snprintf(engine->saves.saved_dir, sizeof engine->saves.saved_dir, "%s", dir);
+}
+
 dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     DSC_TRY(between_steps(engine, "save", err));
@@ -141,8 +147,10 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_tensor_close_states(engine);
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
+    if (status == DSC_OK)
+        note_saved(engine, dir);
     dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
-    return status;
+    return dsc_engine_fail_of_peers(engine, status, err);
 }
 
 dsc_status dsc_engine_save_best(dsc_engine *engine, const char *dir, int64_t step, double loss, bool *named,
@@ -167,7 +175,7 @@ dsc_status dsc_engine_save_best(dsc_engine *engine, const char *dir, int64_t ste
         snprintf(engine->saves.best_dir, sizeof engine->saves.best_dir, "%s", dir);
     if (named != NULL)
         *named = best;
-    return status;
+    return dsc_engine_fail_of_peers(engine, status, err);
 }
 
 /* ---- saves that are written while training goes on ---- */
@@ -196,10 +204,12 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->progress.step > 0 && status != DSC_OK);
+    if (status == DSC_OK)
+        note_saved(engine, dir);
     engine->saves.step = engine->progress.step;
     engine->saves.begun = status == DSC_OK;
     engine->saves.ended = false;
-    return status;
+    return dsc_engine_fail_of_peers(engine, status, err);
 }
 
 bool dsc_engine_saving(const dsc_engine *engine)
@@ -254,7 +264,7 @@ dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *er
     dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
     if (engine->saves.status != DSC_OK && err != NULL)
         *err = engine->saves.error;
-    return engine->saves.status;
+    return dsc_engine_fail_of_peers(engine, engine->saves.status, err);
 }
 
 dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last, dsc_error *err)
@@ -275,7 +285,7 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
     dsc_status status = writes(engine) ? dsc_ckpt_check(&ctx, dir, &saves, &mine) : DSC_OK;
     status = agree(engine, status, &mine, err);
     dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
-    return status;
+    return dsc_engine_fail_of_peers(engine, status, err);
 }
 
 /* State of an engine at open: the first values again, if present, and no moments. */
@@ -412,5 +422,5 @@ dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_alloc_freeze(engine->alloc, false);
     const dsc_status status = load(engine, dir, err);
     dsc_alloc_freeze(engine->alloc, engine->progress.step > 0 && status == DSC_OK && engine->input.reader == NULL);
-    return status;
+    return dsc_engine_fail_of_peers(engine, status, err);
 }

@@ -34,6 +34,7 @@ typedef struct elastic_run {
     const char *config;
     const dsc_model *model;
     char *dir; /* folder of the save at the end */
+    bool saves; /* also after each step */
     phase phase[PHASES_MAX];
     int phases;
     dsc_carried *carried[RANKS_MAX]; /* states that the ranks of the phase carry */
@@ -65,6 +66,8 @@ static dsc_status train(elastic_rank *r, dsc_engine *engine, dsc_error *err)
             run->steps = result.step;
             run->loss[result.step - 1] = result.loss;
         }
+        if (run->saves)
+            DSC_TRY(dsc_engine_save(engine, run->dir, err));
     }
     return DSC_OK;
 }
@@ -332,6 +335,19 @@ static void a_lost_rank_loses_no_state(void **state)
     assert_true(repeated > 0);
 }
 
+/* A failed save leaves an engine usable, unless a rank is lost in it. */
+static void a_rank_is_lost_in_a_save(void **state)
+{
+    (void)state;
+    for (int64_t fail_at = 60; fail_at < 130; fail_at += 5) {
+        elastic_run run = run_with_loss(mirrored(2, "", "", 1), 1u << 1, fail_at);
+        run.saves = true;
+        expect_undisturbed(&run);
+        assert_true(run.losses > 0);
+        assert_in_range(run.repeated, 0, 1);
+    }
+}
+
 /* Rank 1 has the copies of rank 0, and rank 3 those of rank 2. */
 static void two_lost_ranks_that_are_no_neighbours(void **state)
 {
@@ -498,6 +514,7 @@ int main(void)
         cmocka_unit_test(offloaded_states_move),
         cmocka_unit_test(random_worlds),
         cmocka_unit_test(a_lost_rank_loses_no_state),
+        cmocka_unit_test(a_rank_is_lost_in_a_save),
         cmocka_unit_test(two_lost_ranks_that_are_no_neighbours),
         cmocka_unit_test(copies_of_offloaded_states_and_seldom_ones),
         cmocka_unit_test(a_rank_is_lost_during_the_reform),
