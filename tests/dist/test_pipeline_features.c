@@ -252,7 +252,7 @@ static void a_trace_has_all_stages(void **state)
     assert_non_null(file);
     while ((line = fgets(text, sizeof text, file)) != NULL)
         for (int rank = 0; rank < 2; rank++) {
-            char pid[16];
+            char pid[24];
             snprintf(pid, sizeof pid, "\"pid\":%d,", rank);
             const bool own_line = strstr(line, pid) != NULL;
             forward[rank] |= own_line && strstr(line, rank == 0 ? "embedding forward" : "head forward") != NULL;
