@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 static const double u = 0x1p-24;
-enum { TAPS_MAX = 25 }; /* of the depthwise shapes */
 
 /* batch, height, width, in, out, groups, then pairs downwards and across. */
 static const dsc_conv2d_shape shapes[] = {
@@ -76,13 +75,24 @@ static int64_t under(const dsc_conv2d_shape *s, int64_t row, int64_t t)
     return (row / across / places(s, 0) * s->height + y) * s->width + x;
 }
 
-/* The output pixel that reads pixel `row` of x by tap t; -1: none. */
-static int64_t above(const dsc_conv2d_shape *s, int64_t row, int64_t t)
+/* Pixels of x below each tap of each output pixel, or with `back` the output pixel that reads each pixel of x by each
+ * tap: element [row][tap], -1 where there is none. The caller frees it. */
+static int64_t *partners(const dsc_conv2d_shape *s, bool back)
 {
-    for (int64_t out = 0; out < pixels_out(s); out++)
-        if (under(s, out, t) == row)
-            return out;
-    return -1;
+    const int64_t taps = s->kernel[0] * s->kernel[1], outs = pixels_out(s), rows = back ? pixels_in(s) : outs;
+    int64_t *of = malloc((size_t)(rows * taps + 1) * sizeof *of);
+    DSC_ASSERT(of != NULL);
+    for (int64_t i = 0; i < rows * taps; i++)
+        of[i] = -1;
+    for (int64_t out = 0; out < outs; out++)
+        for (int64_t t = 0; t < taps; t++) {
+            const int64_t pixel = under(s, out, t);
+            if (!back)
+                of[out * taps + t] = pixel;
+            else if (pixel >= 0)
+                of[pixel * taps + t] = out;
+        }
+    return of;
 }
 
 /* ---- windows and weights ----------------------------------------------------------------------------------------- */
@@ -92,14 +102,16 @@ static void verify_windows(const void *args)
     const dsc_windows_args *a = args;
     const dsc_conv2d_shape *s = &a->shape;
     const int64_t channels = a->back ? s->out : s->in, count = channels / s->groups, taps = s->kernel[0] * s->kernel[1];
+    int64_t *of = partners(s, a->back);
     ck_same(a->out);
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t t = 0; t < taps; t++) {
-            const int64_t pixel = a->back ? above(s, a->first + r, t) : under(s, a->first + r, t);
+            const int64_t pixel = of[(a->first + r) * taps + t];
             for (int64_t c = 0; c < count; c++)
                 ck_near(a->out, (r * taps + t) * count + c,
                         pixel >= 0 ? ck_get(a->in, pixel * channels + a->group * count + c) : 0, 0);
         }
+    free(of);
 }
 
 static void check_windows(const dsc_conv2d_shape *s, dsc_dtype dtype, bool back)
@@ -168,8 +180,8 @@ static void near_whole(const dsc_conv2d_args *a, int64_t i, double sum, double s
     near_sum(a->out, i, sum, size, 4 * terms + 64, a->pass == DSC_CONV2D_DW ? DSC_F32 : a->dtype);
 }
 
-/* Output o of output pixel `row`, or with `back` input channel o of input pixel `row`. */
-static void verify_pixel(const dsc_conv2d_args *a, int64_t row, int64_t o, bool back)
+/* Output o of output pixel `row`, or with `back` input channel o of input pixel `row`. `of`: the row's partners. */
+static void verify_pixel(const dsc_conv2d_args *a, const int64_t *of, int64_t row, int64_t o, bool back)
 {
     const dsc_conv2d_shape *s = &a->shape;
     const int64_t taps = s->kernel[0] * s->kernel[1], columns = back ? s->in : s->out, depth = back ? s->out : s->in;
@@ -177,7 +189,7 @@ static void verify_pixel(const dsc_conv2d_args *a, int64_t row, int64_t o, bool 
     double sum = a->add == NULL ? 0 : a->add == a->out ? ck_start(a->out, at) : ck_get(a->add, back ? at : o);
     double size = fabs(sum);
     for (int64_t t = 0; t < taps; t++) {
-        const int64_t pixel = back ? above(s, row, t) : under(s, row, t);
+        const int64_t pixel = of[t];
         for (int64_t k = 0; k < depth && pixel >= 0; k++) {
             const int64_t w = back ? (k * s->in + o) * taps + t : (o * s->in + k) * taps + t;
             const double x = ck_get(a->in, pixel * depth + k) * ck_get(a->with, w);
@@ -192,26 +204,31 @@ static void verify_map(const void *args)
     const dsc_conv2d_args *a = args;
     const bool back = a->pass == DSC_CONV2D_DX;
     const int64_t rows = back ? pixels_in(&a->shape) : pixels_out(&a->shape);
+    const int64_t taps = a->shape.kernel[0] * a->shape.kernel[1];
+    int64_t *of = partners(&a->shape, back);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t o = 0; o < (back ? a->shape.in : a->shape.out); o++)
-            verify_pixel(a, row, o, back);
+            verify_pixel(a, &of[row * taps], row, o, back);
+    free(of);
 }
 
 static void verify_gradient(const void *args)
 {
     const dsc_conv2d_args *a = args;
     const dsc_conv2d_shape *s = &a->shape;
-    const int64_t taps = s->kernel[0] * s->kernel[1];
+    const int64_t taps = s->kernel[0] * s->kernel[1], rows = pixels_out(s);
+    int64_t *of = partners(s, false);
     for (int64_t i = 0; i < s->out * s->in * taps; i++) {
         const int64_t t = i % taps, c = i / taps % s->in, o = i / taps / s->in;
         double sum = 0, size = 0;
-        for (int64_t row = 0; row < pixels_out(s); row++) {
-            const int64_t pixel = under(s, row, t);
+        for (int64_t row = 0; row < rows; row++) {
+            const int64_t pixel = of[row * taps + t];
             const double x = pixel >= 0 ? ck_get(a->in, pixel * s->in + c) * ck_get(a->with, row * s->out + o) : 0;
             sum += x, size += fabs(x);
         }
-        near_whole(a, i, sum, size, (double)pixels_out(s));
+        near_whole(a, i, sum, size, (double)rows);
     }
+    free(of);
 }
 
 static dsc_conv2d_args whole_case(const dsc_conv2d_shape *s, dsc_dtype dtype, dsc_conv2d_pass pass, int add)
@@ -248,12 +265,13 @@ static void verify_fwd(const void *args)
 {
     const dsc_depthwise_args *a = args;
     const dsc_conv2d_shape *s = &a->shape;
-    const int64_t taps = s->kernel[0] * s->kernel[1];
-    for (int64_t row = 0; row < pixels_out(s); row++)
+    const int64_t taps = s->kernel[0] * s->kernel[1], rows = pixels_out(s);
+    int64_t *of = partners(s, false);
+    for (int64_t row = 0; row < rows; row++)
         for (int64_t o = 0; o < s->out; o++) {
             double sum = a->add != NULL ? ck_get(a->add, o) : 0, size = fabs(sum);
             for (int64_t t = 0; t < taps; t++) {
-                const int64_t pixel = under(s, row, t);
+                const int64_t pixel = of[row * taps + t];
                 const double x =
                     pixel >= 0 ? ck_get(a->in, pixel * s->in + o / (s->out / s->in)) * ck_get(a->weight, t * s->out + o)
                                : 0;
@@ -261,6 +279,7 @@ static void verify_fwd(const void *args)
             }
             near_sum(a->out, row * s->out + o, sum, size, (double)taps, a->dtype);
         }
+    free(of);
 }
 
 static void verify_dx(const void *args)
@@ -268,10 +287,9 @@ static void verify_dx(const void *args)
     const dsc_depthwise_args *a = args;
     const dsc_conv2d_shape *s = &a->shape;
     const int64_t taps = s->kernel[0] * s->kernel[1], each = s->out / s->in;
+    int64_t *of = partners(s, true);
     for (int64_t row = 0; row < pixels_in(s); row++) {
-        int64_t pixels[TAPS_MAX];
-        for (int64_t t = 0; t < taps; t++)
-            pixels[t] = above(s, row, t);
+        const int64_t *pixels = &of[row * taps];
         for (int64_t c = 0; c < s->in; c++) {
             const int64_t i = row * s->in + c;
             double sum = a->add == NULL ? 0 : a->add == a->out ? ck_start(a->out, i) : ck_get(a->add, i);
@@ -285,6 +303,7 @@ static void verify_dx(const void *args)
             near_sum(a->out, i, sum, size, (double)(taps * each), a->dtype);
         }
     }
+    free(of);
 }
 
 static void check_depthwise(const dsc_conv2d_shape *s, dsc_dtype dtype, bool back, int add)
@@ -310,19 +329,21 @@ static void verify_dw(const void *args)
 {
     const dsc_depthwise_dw_args *a = args;
     const dsc_conv2d_shape *s = &a->shape;
-    const int64_t taps = s->kernel[0] * s->kernel[1];
+    const int64_t taps = s->kernel[0] * s->kernel[1], rows = pixels_out(s);
+    int64_t *of = partners(s, false);
     for (int64_t o = 0; o < s->out; o++)
         for (int64_t t = 0; t < taps; t++) {
             double sum = 0, size = 0;
-            for (int64_t row = 0; row < pixels_out(s); row++) {
-                const int64_t pixel = under(s, row, t);
+            for (int64_t row = 0; row < rows; row++) {
+                const int64_t pixel = of[row * taps + t];
                 const double x = pixel >= 0 ? ck_get(a->in, pixel * s->in + o / (s->out / s->in)) *
                                                   ck_get(a->d_out, row * s->out + o)
                                             : 0;
                 sum += x, size += fabs(x);
             }
-            near_sum(a->d_weight, o * taps + t, sum, size, (double)pixels_out(s), DSC_F32);
+            near_sum(a->d_weight, o * taps + t, sum, size, (double)rows, DSC_F32);
         }
+    free(of);
 }
 
 static dsc_depthwise_dw_args dw_case(const dsc_conv2d_shape *s, dsc_dtype dtype)
