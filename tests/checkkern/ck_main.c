@@ -6,6 +6,7 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -71,7 +72,16 @@ static void begin_gpu(void)
     printf("TAP version 13\n# seed %llu, on %s\n", (unsigned long long)ck_set_up.seed, text);
 }
 
-/* The checker's own cases and the vector functions are the CPU's. */
+/* Seconds of CPU time that this process has used. */
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Runs every op file and prints those of more than a second. The checker's own cases and the vector functions are the
+ * CPU's. */
 static void run_ops(void)
 {
     static const struct {
@@ -82,9 +92,18 @@ static void run_ops(void)
 #include "tests/checkkern/ck_ops.def"
 #undef X
     };
-    for (size_t i = 0; i < DSC_COUNT(ops); i++)
+    double seconds[DSC_COUNT(ops)] = { 0 };
+    for (size_t i = 0; i < DSC_COUNT(ops); i++) {
+        const double began = cpu_seconds();
         if (!ck_set_up.gpu || (strcmp(ops[i].name, "self") != 0 && strcmp(ops[i].name, "vmath") != 0))
             ops[i].run();
+        seconds[i] = cpu_seconds() - began;
+    }
+    printf("# seconds of CPU time:");
+    for (size_t i = 0; i < DSC_COUNT(ops); i++)
+        if (seconds[i] > 1)
+            printf(" %s %.1f", ops[i].name, seconds[i]);
+    printf("\n");
 }
 
 int main(int argc, char **argv)
