@@ -23,6 +23,7 @@ typedef struct problem {
     dsc_dtype dtype;
     double scale;
     bool bf16_products;     /* the variant rounds probabilities to bf16 */
+    bool gradients_known;   /* dq_want and the others are of bf16_products, and their tolerances have all roundings */
     double *q, *k, *v, *out, *lse, *d_out;       /* values that the kernel sees */
     double *out_want, *out_tol, *lse_want, *lse_tol;
     double *sinks, *d_sinks_want, *d_sinks_tol; /* [H] */

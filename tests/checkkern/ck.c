@@ -26,6 +26,7 @@ typedef struct ck_buffer {
     char *block;                 /* owned: red zone, offset, data, red zone */
     char *data;
     char *start, *first, *ref;   /* owned: before a run, after the 1-thread run, after the reference's run */
+    char *passed;                /* owned: after the run of the last variant that `verify` passed */
     int64_t rows, cols, stride;  /* rows > 0: gaps must stay as they were */
 } ck_buffer;
 
@@ -38,6 +39,7 @@ static struct {
     bool aligned;          /* its buffers are */
     dsc_kernel_fn canary;  /* run instead of the table's function; the case must fail */
     const char *skipped;   /* why nothing was compared; NULL: something was */
+    bool has_passed;       /* a variant of this ck_kernel: the buffers' `passed` */
     int64_t failures;      /* of the case */
     int64_t printed;       /* of the variant */
     uint64_t rng;
@@ -105,6 +107,7 @@ void ck_case_end(void)
         free(ck.buf[i].start);
         free(ck.buf[i].first);
         free(ck.buf[i].ref);
+        free(ck.buf[i].passed);
     }
     ck.buf_count = 0;
 }
@@ -397,6 +400,30 @@ static bool run_once(dsc_kernel_fn fn, const void *args, int32_t threads)
     return status == DSC_OK;
 }
 
+/* Whether the last variant that passed had the same bits: their double sums need not be added up again. */
+static bool has_passed_bits(void)
+{
+    for (int32_t i = 0; i < ck.buf_count && ck.has_passed; i++) {
+        const ck_buffer *b = &ck.buf[i];
+        if (is_output(b) && memcmp(b->data, b->passed, (size_t)b->bytes) != 0)
+            return false;
+    }
+    return ck.has_passed;
+}
+
+static void verify_variant(const void *args, ck_verify_fn verify)
+{
+    const int64_t before = ck.failures;
+    if (has_passed_bits())
+        return;
+    verify(args);
+    if (ck.failures != before)
+        return;
+    ck.has_passed = true;
+    for (int32_t i = 0; i < ck.buf_count; i++)
+        memcpy(ck.buf[i].passed, ck.buf[i].data, (size_t)ck.buf[i].bytes);
+}
+
 static void run_variant(dsc_kernel_fn fn, const void *args, ck_verify_fn verify)
 {
     for (size_t t = 0; t < DSC_COUNT(thread_counts); t++) {
@@ -418,7 +445,7 @@ static void run_variant(dsc_kernel_fn fn, const void *args, ck_verify_fn verify)
             memcpy(b->ref, b->first, (size_t)b->bytes);
     }
     if (verify != NULL) {
-        verify(args);
+        verify_variant(args, verify);
         return;
     }
     for (int32_t i = 0; i < ck.buf_count; i++)
@@ -510,9 +537,11 @@ void ck_kernel(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verif
             b->start = must(malloc((size_t)b->bytes + 1));
             b->first = must(malloc((size_t)b->bytes + 1));
             b->ref = must(malloc((size_t)b->bytes + 1));
+            b->passed = must(malloc((size_t)b->bytes + 1));
         }
         memcpy(b->start, b->data, (size_t)b->bytes);
     }
+    ck.has_passed = false;
     if (ck_set_up.gpu) {
         check_gpu(kernel, args, args_bytes, verify);
         return;

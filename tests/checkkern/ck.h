@@ -12,7 +12,7 @@
  * ck_kernel runs the kernel of every caps mask this CPU has: 0 is the reference, then AVX2, AVX512, AVX512_BF16. GEMM
  * also runs with the AMX bit, and then bf16 products are the library's. Each mask runs with 1, 2, 3 and 8 threads, and
  * the inputs are restored in between. ck_kernel checks red zones, untouched inputs and gaps, and that every thread
- * count gives the same bits; then `verify` compares the variant's outputs with something.
+ * count gives the same bits; then `verify` compares the variant's outputs with something, once for equal bits.
  * Failures print variant, element, numbers and the line that reruns the case. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CHECKKERN_CK_H
 #define DSC_TESTS_CHECKKERN_CK_H
@@ -50,7 +50,7 @@ void ck_set(const void *buf, int64_t i, double value); /* rounded to the buffer'
 double ck_ref(const void *buf, int64_t i);             /* result of the reference (caps 0, 1 thread) */
 double ck_start(const void *buf, int64_t i);           /* value before the run (poison for CK_OUT) */
 
-/* Compares the current variant's outputs; called once per variant. */
+/* Compares the current variant's outputs; not called for a variant with the bits of one that passed before it. */
 typedef void (*ck_verify_fn)(const void *args);
 void ck_kernel(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify);
 
