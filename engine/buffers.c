@@ -44,7 +44,7 @@ static void place_buffers(dsc_engine *engine)
 {
     const dsc_model *model = dsc_stages_whole_model(engine);
     dsc_engine_buffers *const all = &engine->buffers;
-    float *host = host_values(engine), *device = engine->work.buffers_buf.ptr;
+    float *host = host_values(engine), *device = engine->work.buffers_buf.ptr, *mean = engine->work.buffer_means;
     int64_t statistic = 0;
     int32_t n = 0;
     for (int32_t m = 0; m < model->module_count; m++) {
@@ -55,11 +55,13 @@ static void place_buffers(dsc_engine *engine)
             const bool average = spec->kind == DSC_BUFFER_AVERAGE, folded = dsc_buffer_is_folded(spec);
             all->stored[n].spec = spec;
             all->stored[n].value = average ? (void *)host : (void *)&engine->work.buffer_steps[n];
+            all->stored[n].average = dsc_buffer_has_mean(&engine->config, spec) ? mean : NULL;
             all->on_device[n] = average ? device : NULL;
             all->constant[n] = spec->frozen;
             all->at[n] = folded ? statistic : -1;
             host += average ? elements : 0;
             device += average ? elements : 0;
+            mean += all->stored[n].average != NULL ? elements : 0;
             statistic += folded ? elements : 0;
         }
     }
@@ -274,5 +276,33 @@ dsc_status dsc_engine_fold_buffers(dsc_engine *engine, dsc_error *err)
     for (int32_t m = 0; m < dsc_stages_whole_model(engine)->module_count; m++)
         fold_module(engine, m, count);
     warn_nonfinite(engine);
+    return dsc_engine_give_buffers(engine, err);
+}
+
+/* ---- averages of dsc.ema ---- */
+
+void dsc_engine_average_buffers(dsc_engine *engine, bool first)
+{
+    const float share = (float)(1 - engine->config.own.ema.decay);
+    for (int32_t n = 0; n < engine->buffers.count && engine->clock == NULL; n++) {
+        const dsc_ckpt_buffer *b = &engine->buffers.stored[n];
+        if (b->average != NULL && first)
+            memcpy(b->average, b->value, (size_t)b->spec->count * sizeof *b->average);
+        else if (b->average != NULL)
+            dsc_buffer_fold(b->average, b->value, b->spec->count, share);
+    }
+}
+
+dsc_status dsc_engine_exchange_buffers(dsc_engine *engine, dsc_error *err)
+{
+    for (int32_t n = 0; n < engine->buffers.count; n++) {
+        const dsc_ckpt_buffer *b = &engine->buffers.stored[n];
+        float *const value = b->value;
+        for (int64_t i = 0; b->average != NULL && i < b->spec->count; i++) {
+            const float kept = value[i];
+            value[i] = b->average[i];
+            b->average[i] = kept;
+        }
+    }
     return dsc_engine_give_buffers(engine, err);
 }

@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "engine/checkpoint/buffers.h"
+#include "engine/config/config.h"
 
 #define DSC_BUFFER_ALIGN 64 /* elements: 256 bytes */
 
@@ -19,6 +20,12 @@
 static inline bool dsc_buffer_is_folded(const dsc_buffer_spec *spec)
 {
     return spec->kind == DSC_BUFFER_AVERAGE && !spec->frozen && spec->momentum > 0;
+}
+
+/* Whether the run keeps a moving average of the value over updates, beside that of the weights. */
+static inline bool dsc_buffer_has_mean(const dsc_config *config, const dsc_buffer_spec *spec)
+{
+    return config->own.ema.enabled && config->own.ema.buffers && spec->kind == DSC_BUFFER_AVERAGE;
 }
 
 /* Lengths of memory for the buffers of a model, in elements of fp32. */
@@ -58,5 +65,10 @@ float *const *dsc_engine_buffer_statistics(const dsc_engine *engine, int32_t mod
 dsc_status dsc_engine_fetch_statistics(dsc_engine *engine, int64_t micro_step, dsc_error *err);
 /* The end of a step. Collective. */
 dsc_status dsc_engine_fold_buffers(dsc_engine *engine, dsc_error *err);
+/* After an update: moves the averages of dsc.ema by its share towards the values. The first update copies the values.
+ * All ranks have the same bits. */
+void dsc_engine_average_buffers(dsc_engine *engine, bool first);
+/* Values and averages change places, as those of weights do (zero/zero.h). A second call undoes the first. */
+dsc_status dsc_engine_exchange_buffers(dsc_engine *engine, dsc_error *err);
 
 #endif

@@ -134,8 +134,12 @@ static void walk_shared(dsc_engine *engine, shared_walk *w)
         pass_shared(w, dsc_zero_adafactor_factors(engine->zero, t, false), dsc_layout_rows(tensor) * 4);
         pass_shared(w, dsc_zero_adafactor_factors(engine->zero, t, true), dsc_layout_cols(tensor) * 4);
     }
-    for (int32_t n = 0; n < engine->buffers.count; n++)
-        pass_shared(w, engine->buffers.stored[n].value, buffer_bytes(engine->buffers.stored[n].spec));
+    for (int32_t n = 0; n < engine->buffers.count; n++) {
+        const dsc_ckpt_buffer *buffer = &engine->buffers.stored[n];
+        pass_shared(w, buffer->value, buffer_bytes(buffer->spec));
+        if (buffer->average != NULL)
+            pass_shared(w, buffer->average, buffer_bytes(buffer->spec));
+    }
     /* The next engine continues what this one has saved, and may save later steps there again. */
     const bool saved = w->to != NULL && engine->saves.saved_dir[0] != 0;
     pass_shared(w, saved ? &engine->saves.saved_step : &engine->saves.resumed_step,
@@ -155,7 +159,8 @@ int64_t dsc_state_shared_bytes(const dsc_engine *engine)
             bytes += 4 * (dsc_layout_rows(&engine->layout.tensor[t]) + dsc_layout_cols(&engine->layout.tensor[t]));
     for (int32_t m = 0; m < engine->model->module_count; m++)
         for (int32_t b = 0; b < engine->model->modules[m].buffer_count; b++)
-            bytes += buffer_bytes(&engine->model->modules[m].buffers[b]);
+            bytes += buffer_bytes(&engine->model->modules[m].buffers[b]) *
+                     (dsc_buffer_has_mean(&engine->config, &engine->model->modules[m].buffers[b]) ? 2 : 1);
     return bytes;
 }
 

@@ -209,6 +209,7 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
 static dsc_status exchange_averages(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(dsc_zero_exchange_averages(engine->zero, err));
+    DSC_TRY(dsc_engine_exchange_buffers(engine, err));
     if (engine->stages.trains_tied)
         DSC_TRY(dsc_stages_share_tied(engine, err));
     dsc_engine_fp8_changed(engine);

@@ -413,7 +413,7 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
                                  .outer = engine->config.own.local_sgd.inner_steps > 0 };
     if (engine->zero == NULL || (!uses.saves && !uses.loads))
         return 0;
-    const dsc_ckpt_buffers buffers = { engine->buffers.stored, engine->buffers.count };
+    const dsc_ckpt_buffers buffers = { .buffer = engine->buffers.stored, .count = engine->buffers.count };
     const dsc_layout *layout =
         dsc_tensor_is_shared_out(engine) ? &engine->tensor.layout : dsc_stages_whole_layout(engine);
     return dsc_ckpt_plan_bytes(layout, dsc_engine_dtype(engine), engine->config.own.moments,

@@ -361,7 +361,7 @@ typedef struct work_sizes {
     int64_t stats, ranks, samples, step_samples;
     int64_t records, records_mirror; /* bytes */
     int64_t router_stats, expert_loads;
-    int64_t values, values_mirror, statistics, statistics_own, statistics_all; /* bytes */
+    int64_t values, values_mirror, means, statistics, statistics_own, statistics_all; /* bytes */
     int64_t buffers, buffers_most, d_buffers;
     int64_t norm, norm_mirror, norm_grads; /* bytes */
     int64_t norm_each;
@@ -383,6 +383,7 @@ static void size_buffers(const dsc_plan_options *o, const dsc_plan *plan, work_s
     DSC_ASSERT(sizes.values <= DSC_BUFFERS_ELEMENTS_MAX + sizes.count * DSC_BUFFER_ALIGN);
     out->values = sizes.values * 4;
     out->values_mirror = dsc_device_host_visible(o->device) ? 0 : out->values;
+    out->means = o->config->own.ema.enabled && o->config->own.ema.buffers ? out->values : 0;
     out->statistics = plan->lanes * sizes.statistics * 4;
     out->statistics_own = o->config->micro_steps_most * sizes.statistics * 4;
     out->statistics_all = o->world_size * out->statistics_own;
@@ -494,6 +495,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->statistics_buf, DSC_TAG_BUFFER, device, s.statistics, DSC_NEED_DEVICE },
         { &w->statistics_own, DSC_TAG_BUFFER, pinned, s.statistics_own, DSC_NEED_DEVICE },
         { &w->statistics_all, DSC_TAG_BUFFER, host, s.statistics_all, DSC_NEED_ARRAY },
+        { &w->buffer_means, DSC_TAG_BUFFER, host, s.means, DSC_NEED_ARRAY },
         { &w->buffer_steps, DSC_TAG_BUFFER, host, s.buffers * (int64_t)sizeof(int64_t), DSC_NEED_ARRAY },
         { &w->buffer_values, DSC_TAG_CONTROL, host, s.buffers_most * word, DSC_NEED_SMALL },
         { &w->buffer_statistics, DSC_TAG_CONTROL, host, s.buffers_most * word, DSC_NEED_SMALL },

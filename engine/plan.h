@@ -135,6 +135,7 @@ typedef struct dsc_work {
      * Statistics: [together] on the device, [micro-steps] of this rank, [W][micro-steps]. */
     dsc_buf buffers_buf, buffers_mirror, statistics_buf, statistics_own;
     float *statistics_all;
+    float *buffer_means;         /* moving averages of dsc.ema, as the values; NULL without them */
     int64_t *buffer_steps;       /* [buffers] values of STEPS */
     const float **buffer_values; /* [most buffers of a module], of a context */
     float **buffer_statistics;   /* likewise */
@@ -152,7 +153,7 @@ static inline int32_t dsc_plan_d_buffers(const dsc_plan *plan)
     return plan->norm_each > 0 ? 2 * plan->micro_batch_group : plan->micro_batch_group + 1;
 }
 
-#define DSC_WORK_NEEDS_MAX 55
+#define DSC_WORK_NEEDS_MAX 56
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */

@@ -457,12 +457,14 @@ static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, d
         DSC_TRY(dsc_zero_forget_errors(engine->zero, err));
         return dsc_engine_skip_step(engine, err);
     }
+    const bool first_average = !dsc_zero_has_averages(engine->zero);
     const int64_t began = dsc_engine_span_start(engine, DSC_SPAN_UPDATE, -1);
     DSC_TRY(dsc_engine_move_biases(engine, err));
     DSC_TRY(dsc_zero_update(engine->zero, update->scalars, update->class_count, engine->progress.update_count + 1,
                             err));
     if (engine->stages.trains_tied)
         DSC_TRY(dsc_stages_share_tied(engine, err));
+    dsc_engine_average_buffers(engine, first_average);
     dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
     engine->progress.update_count++;
     engine->progress.skipped_in_row = 0;

@@ -78,6 +78,8 @@ static dsc_status build_table(dsc_weights *w, dsc_error *err)
     for (int64_t f = 0; f < w->file_count; f++) {
         for (int64_t i = 0; i < dsc_safetensors_count(w->files[f]); i++) {
             const dsc_safetensors_entry *entry = dsc_safetensors_at(w->files[f], i);
+            if (strcmp(w->names[f], BUFFERS) == 0 && dsc_safetensors_is_average(w->files[f], entry))
+                continue; /* the model begins at the values, as at the weights */
             w->table[w->count++] = (dsc_weight) { .name = entry->name, .file = w->files[f], .entry = entry };
         }
     }

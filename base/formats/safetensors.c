@@ -380,6 +380,21 @@ const dsc_safetensors_entry *dsc_safetensors_find(const dsc_safetensors *st, con
     return bsearch(&key, st->entries, (size_t)st->count, sizeof *st->entries, compare_name);
 }
 
+bool dsc_safetensors_is_average(const dsc_safetensors *st, const dsc_safetensors_entry *entry)
+{
+    static const size_t before = sizeof DSC_SAFETENSORS_AVERAGE - 1;
+    return strncmp(entry->name, DSC_SAFETENSORS_AVERAGE, before) == 0 &&
+           dsc_safetensors_find(st, entry->name + before) != NULL;
+}
+
+const dsc_safetensors_entry *dsc_safetensors_average(const dsc_safetensors *st, const dsc_safetensors_entry *entry)
+{
+    char name[sizeof DSC_SAFETENSORS_AVERAGE + DSC_SAFETENSORS_NAME_BYTES_MAX];
+    const int bytes = snprintf(name, sizeof name, DSC_SAFETENSORS_AVERAGE "%s", entry->name);
+    DSC_ASSERT(bytes < (int)sizeof name);
+    return dsc_safetensors_find(st, name);
+}
+
 /* ---- tensors of several names ---- */
 
 static bool is_next_part(const dsc_safetensors_entry *first, const dsc_safetensors_entry *part, int64_t index)

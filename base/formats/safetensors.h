@@ -46,6 +46,11 @@ int64_t dsc_safetensors_count(const dsc_safetensors *st);
 const dsc_safetensors_entry *dsc_safetensors_at(const dsc_safetensors *st, int64_t i);
 /* NULL when there is none of this name. */
 const dsc_safetensors_entry *dsc_safetensors_find(const dsc_safetensors *st, const char *name);
+/* "ema.NAME" is the moving average of the file's tensor NAME. Whether the entry is one; the average of an entry, NULL
+ * when there is none. */
+#define DSC_SAFETENSORS_AVERAGE "ema."
+bool dsc_safetensors_is_average(const dsc_safetensors *st, const dsc_safetensors_entry *entry);
+const dsc_safetensors_entry *dsc_safetensors_average(const dsc_safetensors *st, const dsc_safetensors_entry *entry);
 /* Value of a key of __metadata__, NULL when absent; borrowed until close. */
 const char *dsc_safetensors_metadata(const dsc_safetensors *st, const char *key);
 

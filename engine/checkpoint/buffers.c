@@ -1,11 +1,13 @@
 /* buffers.c - see buffers.h. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/checkpoint/buffers.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/checkpoint/manifest.h"
 
 #define ENTRY_BYTES 160 /* of the header's text, beside a name */
+enum { AVERAGE_BYTES = sizeof DSC_SAFETENSORS_AVERAGE - 1 };
 
 static bool counts_steps(const dsc_buffer_spec *spec) { return spec->kind == DSC_BUFFER_STEPS; }
 
@@ -19,8 +21,11 @@ int64_t dsc_ckpt_buffers_bytes(const dsc_ckpt_buffers *buffers)
 {
     int64_t bytes = 256;
     DSC_ASSERT(buffers->count >= 0);
-    for (int32_t b = 0; b < buffers->count; b++) /* a byte of a name may be escaped to six */
-        bytes += ENTRY_BYTES + 6 * (int64_t)strlen(buffers->buffer[b].spec->name) + bytes_of(buffers->buffer[b].spec);
+    for (int32_t b = 0; b < buffers->count; b++) { /* a byte of a name may be escaped to six */
+        const dsc_buffer_spec *spec = buffers->buffer[b].spec;
+        const int64_t each = ENTRY_BYTES + 6 * (int64_t)(AVERAGE_BYTES + strlen(spec->name)) + bytes_of(spec);
+        bytes += buffers->buffer[b].average != NULL ? 2 * each : each;
+    }
     return bytes;
 }
 
@@ -33,15 +38,63 @@ static dsc_tensor_desc average_desc(const dsc_buffer_spec *spec)
                      : (dsc_tensor_desc) { .dtype = DSC_F32, .dim_count = 1, .dim = { spec->count } };
 }
 
-static dsc_status fill_text(dsc_alloc *alloc, const dsc_ckpt_buffers *buffers, const dsc_safetensors_plan *plan,
-                            char **text, dsc_error *err)
+/* Tensors of the file: buffers, and behind them the averages. */
+typedef struct entry_list {
+    dsc_safetensors_spec *spec; /* [count] */
+    const void **data;          /* [count] */
+    char *names;                /* of averages, one after the other */
+    int32_t count;
+} entry_list;
+
+static void add_entry(entry_list *list, const char *name, const dsc_buffer_spec *spec, const void *data)
 {
-    DSC_ASSERT(plan->count == buffers->count);
-    DSC_ASSERT(plan->file_bytes <= dsc_ckpt_buffers_bytes(buffers));
+    DSC_ASSERT(data != NULL);
+    list->spec[list->count] = (dsc_safetensors_spec) { .name = name, .desc = { .dtype = DSC_I64, .dim_count = 0 } };
+    if (!counts_steps(spec))
+        list->spec[list->count].desc = average_desc(spec);
+    list->data[list->count++] = data;
+}
+
+static bool writes_average(const dsc_ckpt_buffers *buffers, int32_t b)
+{
+    DSC_ASSERT(b >= 0 && b < buffers->count);
+    return buffers->averages && buffers->buffer[b].average != NULL;
+}
+
+static dsc_status list_entries(dsc_alloc *alloc, const dsc_ckpt_buffers *buffers, entry_list *out, dsc_error *err)
+{
+    const int64_t most = 2 * (int64_t)buffers->count;
+    int64_t bytes = 0, used = 0;
+    DSC_ASSERT(buffers->count > 0);
+    for (int32_t b = 0; b < buffers->count; b++)
+        bytes += AVERAGE_BYTES + (int64_t)strlen(buffers->buffer[b].spec->name) + 1;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, most, sizeof *out->spec, &out->spec, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, most, sizeof *out->data, &out->data, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, bytes, 1, &out->names, err));
+    for (int32_t b = 0; b < buffers->count; b++)
+        add_entry(out, buffers->buffer[b].spec->name, buffers->buffer[b].spec, buffers->buffer[b].value);
+    for (int32_t b = 0; b < buffers->count; b++) {
+        if (!writes_average(buffers, b))
+            continue;
+        char *const name = out->names + used;
+        used += 1 + snprintf(name, (size_t)(bytes - used), DSC_SAFETENSORS_AVERAGE "%s", buffers->buffer[b].spec->name);
+        DSC_ASSERT(used <= bytes);
+        add_entry(out, name, buffers->buffer[b].spec, buffers->buffer[b].average);
+    }
+    return DSC_OK;
+}
+
+static dsc_status fill_text(dsc_alloc *alloc, const entry_list *list, const dsc_safetensors_plan *plan, char **text,
+                            dsc_error *err)
+{
+    DSC_ASSERT(plan->count == list->count);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, plan->file_bytes, 1, text, err));
     memcpy(*text, plan->header, (size_t)plan->header_bytes);
-    for (int32_t b = 0; b < buffers->count; b++)
-        memcpy(*text + plan->offset[b], buffers->buffer[b].value, (size_t)bytes_of(buffers->buffer[b].spec));
+    for (int32_t i = 0; i < list->count; i++) {
+        const dsc_tensor_desc *desc = &list->spec[i].desc;
+        const int64_t elements = desc->dim_count > 0 ? desc->dim[desc->dim_count - 1] : 1;
+        memcpy(*text + plan->offset[i], list->data[i], (size_t)(elements * (int64_t)dsc_dtype_bytes(desc->dtype)));
+    }
     return DSC_OK;
 }
 
@@ -49,26 +102,24 @@ dsc_status dsc_ckpt_buffers_text(dsc_alloc *alloc, const dsc_ckpt_buffers *buffe
                                  dsc_error *err)
 {
     const dsc_safetensors_pair metadata = { "format", "pt" };
-    dsc_safetensors_spec *specs = NULL;
     dsc_safetensors_plan plan = { 0 };
+    entry_list list = { 0 };
     *text = NULL;
     *bytes = 0;
     DSC_ASSERT(buffers->count >= 0);
     if (buffers->count == 0)
         return DSC_OK;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, buffers->count, sizeof *specs, &specs, err));
-    for (int32_t b = 0; b < buffers->count; b++) {
-        const dsc_buffer_spec *spec = buffers->buffer[b].spec;
-        specs[b] = (dsc_safetensors_spec) { .name = spec->name, .desc = { .dtype = DSC_I64, .dim_count = 0 } };
-        if (!counts_steps(spec))
-            specs[b].desc = average_desc(spec);
-    }
-    dsc_status status = dsc_safetensors_plan_open(&plan, alloc, specs, buffers->count, &metadata, 1, err);
+    dsc_status status = list_entries(alloc, buffers, &list, err);
     if (status == DSC_OK)
-        status = fill_text(alloc, buffers, &plan, text, err);
+        status = dsc_safetensors_plan_open(&plan, alloc, list.spec, list.count, &metadata, 1, err);
+    if (status == DSC_OK)
+        status = fill_text(alloc, &list, &plan, text, err);
     *bytes = plan.file_bytes;
+    DSC_ASSERT(status != DSC_OK || *bytes <= dsc_ckpt_buffers_bytes(buffers));
     dsc_safetensors_plan_close(&plan);
-    dsc_alloc_free(alloc, specs);
+    dsc_alloc_free(alloc, list.names);
+    dsc_alloc_free(alloc, list.data);
+    dsc_alloc_free(alloc, list.spec);
     return status;
 }
 
@@ -110,7 +161,8 @@ static dsc_status check_entries(const dsc_ckpt_buffer_file *file, const char *pa
         const bool row = e->desc.dim_count == 2 && e->desc.dim[0] == 1;
         const bool average = e->desc.dtype == DSC_F32 && (e->desc.dim_count == 1 || row) && e->count >= 1;
         const bool steps = e->desc.dtype == DSC_I64 && e->desc.dim_count == 0;
-        elements += e->count;
+        const dsc_safetensors_entry *mean = dsc_safetensors_average(file->table, e);
+        elements += dsc_safetensors_is_average(file->table, e) ? 0 : e->count; /* as many as its buffer has */
         if (!average && !steps)
             return DSC_FAIL(
                 err, DSC_ERR_INPUT, path,
@@ -120,6 +172,10 @@ static dsc_status check_entries(const dsc_ckpt_buffer_file *file, const char *pa
         if (steps && steps_of(file, e) < 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, path, "buffer \"%.200s\" counts %lld steps; use another checkpoint",
                             e->name, (long long)steps_of(file, e));
+        if (mean != NULL && (mean->desc.dtype != DSC_F32 || steps || mean->count != e->count))
+            return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                            "tensor \"%.200s\" has another size or dtype than its buffer; use another checkpoint",
+                            mean->name);
         if (elements > DSC_BUFFERS_ELEMENTS_MAX + dsc_safetensors_count(file->table))
             return DSC_FAIL(err, DSC_ERR_INPUT, path, "has more than %lld elements; use another checkpoint",
                             (long long)DSC_BUFFERS_ELEMENTS_MAX);
@@ -164,8 +220,10 @@ void dsc_ckpt_buffer_file_close(dsc_ckpt_buffer_file *file, dsc_alloc *alloc)
 dsc_status dsc_ckpt_buffer_file_match(const dsc_ckpt_buffer_file *file, const dsc_ckpt_buffers *buffers,
                                       const char *where, dsc_error *err)
 {
-    const int64_t there = dsc_ckpt_buffer_file_count(file);
+    int64_t there = 0;
     DSC_ASSERT(buffers->count >= 0);
+    for (int64_t i = 0; i < dsc_ckpt_buffer_file_count(file); i++)
+        there += !dsc_safetensors_is_average(file->table, dsc_ckpt_buffer_file_at(file, i));
     for (int32_t b = 0; b < buffers->count; b++) {
         const dsc_buffer_spec *spec = buffers->buffer[b].spec;
         const dsc_safetensors_entry *e = file->table != NULL ? dsc_safetensors_find(file->table, spec->name) : NULL;
@@ -187,11 +245,15 @@ dsc_status dsc_ckpt_buffer_file_match(const dsc_ckpt_buffer_file *file, const ds
 
 void dsc_ckpt_buffer_file_load(const dsc_ckpt_buffer_file *file, const dsc_ckpt_buffers *buffers)
 {
-    DSC_ASSERT(dsc_ckpt_buffer_file_count(file) == buffers->count);
+    DSC_ASSERT(dsc_ckpt_buffer_file_count(file) >= buffers->count);
     for (int32_t b = 0; b < buffers->count; b++) {
-        const dsc_safetensors_entry *e = dsc_safetensors_find(file->table, buffers->buffer[b].spec->name);
-        DSC_ASSERT(e->bytes == bytes_of(buffers->buffer[b].spec));
-        memcpy(buffers->buffer[b].value, dsc_ckpt_buffer_file_data(file, e), (size_t)e->bytes);
+        const dsc_ckpt_buffer *buffer = &buffers->buffer[b];
+        const dsc_safetensors_entry *e = dsc_safetensors_find(file->table, buffer->spec->name);
+        const dsc_safetensors_entry *mean = dsc_safetensors_average(file->table, e);
+        DSC_ASSERT(e->bytes == bytes_of(buffer->spec));
+        memcpy(buffer->value, dsc_ckpt_buffer_file_data(file, e), (size_t)e->bytes);
+        if (buffer->average != NULL)
+            memcpy(buffer->average, dsc_ckpt_buffer_file_data(file, mean != NULL ? mean : e), (size_t)e->bytes);
     }
 }
 

@@ -177,15 +177,18 @@ static dsc_status plan_carried(export_job *j, const dsc_safetensors_entry *entry
 /* Buffers keep their dtypes: a state_dict has fp32 averages and int64 counts whatever its weights are in. */
 static dsc_status plan_buffer(export_job *j, const dsc_safetensors_entry *entry, dsc_error *err)
 {
-    export_tensor *t = &j->tensor[j->count++];
     DSC_ASSERT(!takes_adapters(j));
+    if (dsc_safetensors_is_average(j->reader.buffers.table, entry))
+        return DSC_OK;
+    export_tensor *t = &j->tensor[j->count++];
+    const dsc_safetensors_entry *mean = dsc_safetensors_average(j->reader.buffers.table, entry);
     if (j->carried != NULL && dsc_safetensors_find(j->carried, entry->name) != NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->carried),
                         "tensor \"%.200s\" is also a buffer; use another checkpoint", entry->name);
     t->weights = entry;
     t->desc = entry->desc;
     t->bytes = entry->bytes;
-    t->buffer = dsc_ckpt_buffer_file_data(&j->reader.buffers, entry);
+    t->buffer = dsc_ckpt_buffer_file_data(&j->reader.buffers, j->options->averages && mean != NULL ? mean : entry);
     place(j, t, 1, t->bytes);
     return dsc_alloc_strdup(j->alloc, DSC_TAG_IO, entry->name, &t->name, err);
 }

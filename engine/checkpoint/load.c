@@ -106,10 +106,12 @@ static dsc_status load_buffers(const load_job *j, const dsc_ckpt_slices_load *t,
     if (!j->reader.far && buffers->count > 0)
         dsc_ckpt_buffer_file_load(&j->reader.buffers, buffers);
     for (int32_t b = 0; b < buffers->count && t->spread != NULL; b++) {
-        const dsc_buffer_spec *spec = buffers->buffer[b].spec;
-        const int64_t bytes = spec->count * (spec->kind == DSC_BUFFER_STEPS ? 8 : 4);
-        DSC_TRY(dsc_comm_broadcast(j->c->comm, DSC_CHANNEL_CONTROL, buffers->buffer[b].value, bytes,
-                                   t->spread->first_with[0], NULL, err));
+        const dsc_ckpt_buffer *buffer = &buffers->buffer[b];
+        const int64_t bytes = buffer->spec->count * (buffer->spec->kind == DSC_BUFFER_STEPS ? 8 : 4);
+        void *const values[] = { buffer->value, buffer->average };
+        for (int k = 0; k < (buffer->average != NULL ? 2 : 1); k++)
+            DSC_TRY(dsc_comm_broadcast(j->c->comm, DSC_CHANNEL_CONTROL, values[k], bytes, t->spread->first_with[0],
+                                       NULL, err));
     }
     return DSC_OK;
 }

@@ -285,6 +285,7 @@ typedef struct dsc_ema_section {
     bool enabled; /* the section is there */
     double decay;
     bool evaluate; /* evaluations use the averages */
+    bool buffers;  /* of buffers too, such as running statistics */
 } dsc_ema_section;
 
 /* "dsc.lora". */

@@ -209,7 +209,7 @@ def scores(model, pixels):
     return out if isinstance(out, torch.Tensor) else out.logits
 
 
-def train_theirs(model, pixels, labels, optimizer, steps, prepare=lambda model: None, parts=2):
+def train_theirs(model, pixels, labels, optimizer, steps, prepare=lambda model: None, parts=2, after=lambda model: None):
     kind = torch.optim.SGD if optimizer["type"] == "SGD" else torch.optim.AdamW
     opt = kind(model.parameters(), **{k: tuple(v) if isinstance(v, list) else v for k, v in optimizer["params"].items()})
     losses = []
@@ -224,6 +224,7 @@ def train_theirs(model, pixels, labels, optimizer, steps, prepare=lambda model: 
             loss.backward()
             total += loss.item()
         opt.step()
+        after(model)
         losses.append(total)
     return losses
 
@@ -249,19 +250,36 @@ def own_size(name, side):
     return {"image_size": side} if name.startswith("hf:resnet") else {}
 
 
+def classified(hf, data):
+    """Logarithms of all probabilities of each picture, which are the logits less a number of the picture."""
+    rows = [json.loads(line)["top"] for line in run(f"{BIN}/dsc", "classify", "--model", hf, data, "--top", str(CLASSES)).splitlines()
+            if line.startswith("{")]
+    assert all(len(row) == CLASSES for row in rows), f"probabilities are missing: {rows[0]}"
+    return torch.tensor([[one["probability"] for one in sorted(row, key=lambda one: one["class"])] for row in rows], dtype=torch.double).log()
+
+
 def logits(name, planes, side, folder):
-    """A step at a rate of 0 changes the running statistics alone. Then an evaluation has the losses of both."""
+    """Logits by the random weights and statistics of the file. A step at a rate of 0 changes the running statistics alone. Then an
+    evaluation has the losses of both. PyTorch computes in double, and its fp32 statistics say what rounding of deep layers amounts to."""
     model, hf, data, pixels, labels = made(name, planes, side, BATCH, folder)
+    exact, furthest_logit = copy.deepcopy(model).double(), 0.0
+    if not own_size(name, side):
+        exact.eval()
+        with torch.no_grad():
+            furthest_logit = (classified(hf, data) - torch.log_softmax(scores(exact, pixels.double()), 1)).abs().max().item()
     got, evaluated, ours = train_ours(hf, data, folder, optimizer_of("SGD", 0.0), 1, 1, "--eval-data", data, dsc=own_size(name, side))
-    want = train_theirs(model, pixels, labels, optimizer_of("SGD", 0.0), 1)
-    model.eval()
+    want = train_theirs(exact, pixels.double(), labels, optimizer_of("SGD", 0.0), 1)
+    train_theirs(model, pixels, labels, optimizer_of("SGD", 0.0), 1)
+    exact.eval()
     with torch.no_grad():
-        wanted = torch.nn.functional.cross_entropy(scores(model, pixels), labels).item()
-    apart = furthest(ours, state_of(model))
+        wanted = torch.nn.functional.cross_entropy(scores(exact, pixels.double()), labels).item()
+    apart, usually = (furthest(state, state_of(exact)) for state in (ours, state_of(model)))
     off, eval_off = abs(got[0] - want[0]), abs(evaluated[-1] - wanted)
-    print(f"# {name}: losses within {off:.2g}, of an evaluation within {eval_off:.2g}, tensors within {apart:.2g}", flush=True)
+    print(f"# {name}: logits within {furthest_logit:.2g}, losses {off:.2g}, of an evaluation {eval_off:.2g}, tensors {apart:.2g} "
+          f"(PyTorch's {usually:.2g})", flush=True)
+    assert furthest_logit < 1e-4, f"logits are {furthest_logit} apart"
     assert off < 1e-4 * max(1, want[0]) and eval_off < 1e-4 * max(1, wanted), f"losses {got} {evaluated}, expected {want} {wanted}"
-    assert apart < 1e-4, f"tensors are {apart} apart"
+    assert apart < max(1e-4, 2 * usually), f"tensors are {apart} apart, PyTorch's {usually}"
 
 
 def synchronized(name, planes, side, kind, ranks, folder):
@@ -295,6 +313,31 @@ def distance(ours, theirs, before):
     wrong = sum(((ours[k].double() - theirs[k].double()) ** 2).sum().item() for k in theirs)
     change = sum(((theirs[k].double() - before[k]) ** 2).sum().item() for k in theirs)
     return (wrong / change) ** 0.5
+
+
+def averaged(name, planes, side, buffers, ranks, folder):
+    """dsc.ema beside torch's AveragedModel: averages of weights, and with `buffers` of running statistics, in evaluations and exports."""
+    decay, kept = 0.7, f"{folder}/averages"
+    model, hf, data, pixels, labels = made(name, planes, side, 26, folder)
+    optimizer = optimizer_of("SGD", 1e-3)
+    _, evaluated, live = train_ours(hf, data, folder, optimizer, 6, ranks, "--eval-data", data, dsc={"ema": {"decay": decay, "buffers": buffers}})
+    run(f"{BIN}/dsc", "ckpt", "export", f"{folder}/save/step-6", "--out", kept, "--ema")
+    ours = load_file(f"{kept}/model.safetensors")
+    ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay), use_buffers=buffers)
+    train_theirs(model, pixels, labels, optimizer, 6, after=ema.update_parameters)
+    counts = {k: t for k, t in model.state_dict().items() if k.endswith("num_batches_tracked")}
+    ema.module.load_state_dict(counts, strict=False)  # torch averages numbers of batches too, and cuts them to whole ones
+    statistics = [k for k in ours if "running" in k]
+    ema.module.eval()
+    with torch.no_grad():
+        wanted = torch.nn.functional.cross_entropy(scores(ema.module, pixels), labels).item()
+    apart, off = furthest(ours, ema.module.state_dict()), abs(evaluated[-1] - wanted)
+    moved = max((ours[k] - live[k]).abs().max().item() for k in statistics)
+    print(f"# {name}: averages within {apart:.2g}, losses of an evaluation {off:.2g}; statistics of the run are {moved:.2g} away", flush=True)
+    assert apart < 2e-5 and off < 1e-4 and (moved > 1e-3) == buffers, f"averages are {apart} apart, losses {off}, statistics moved by {moved}"
+    again, _, _ = train_ours(f"{folder}/save/step-6", data, kept, optimizer, 1, 1)  # begins at the weights and statistics, not at averages
+    want = train_theirs(model, pixels, labels, optimizer, 1)
+    assert abs(again[0] - want[0]) < 1e-4, f"a run from the checkpoint's weights begins with {again}, expected {want}"
 
 
 def finetuned(name, freeze, planes, side, folder):
@@ -394,6 +437,8 @@ TESTS = [("basic_cnn, a gray picture", logits, ("basic_cnn", 1, 28)), ("resnet18
          ("resnet18, 20 steps of SGD on two ranks", steps, ("resnet18", 3, 64, "SGD", 2)),
          ("cnn_lstm, 20 steps of AdamW on two ranks", steps, ("cnn_lstm", 3, 32, "AdamW", 2)),
          ("cnn_lstm of two layers and eight frames", logits, ("cnn_lstm-deep", 3, 64)),
+         ("cnn_lstm, averages of weights and running statistics on two ranks", averaged, ("cnn_lstm", 3, 32, True, 2)),
+         ("cnn_lstm, averages of weights alone", averaged, ("cnn_lstm", 3, 32, False, 1)),
          ("mobilenet_v3_small with synchronised norms on two ranks", synchronized, ("mobilenet_v3_small", 3, 64, "SGD", 2)),
          ("configs and folders are refused by name", refused, ()),
          ("a new classifier and frozen layers of resnet18", finetuned, ("resnet18", ["conv1.*", "bn1.*", "layer1.*"], 3, 64))]

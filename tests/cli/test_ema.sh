@@ -34,6 +34,7 @@ same() { # RANKS STAGE BF16 REST
     trains run "$1" "$2" "$3" "$ema" "$4" || return 1
     cmp -s "reference.$3.result" run.result || { diff "reference.$3.result" run.result >why; return 1; }
 }
+mkdir frames
 for bf16 in false true; do
     report "the reference runs, bf16 $bf16" trains "reference.$bf16" 1 0 $bf16 "$ema" ""
 done
@@ -81,6 +82,34 @@ exported() {
 report "averages are exported" exported
 no_averages() { "$dsc" ckpt export run0.save/step-12 --out no.hf --ema >out 2>err; [ $? -eq 2 ] && grep -q "has no averages of weights" err; }
 trains run0 1 0 false "" "" && report "a checkpoint without averages has none to export" no_averages
+echo '{"architecture": "cnn_lstm", "frames": 3, "hidden_size": 24, "num_layers": 2, "num_classes": 3, "image_size": 12}' >frames/config.json
+statistics() { # NAME RANKS STAGE OWN: averages of running statistics are in the hash of the checkpoint, and in evaluations
+    config "$1" "$3" false "$4" "" && sed -i "s#$tmp/vit#$tmp/frames#" "$1.json" && rm -rf "$1.save" "$1.log" && runs "$1" "$2"
+}
+report "running statistics are averaged" statistics frames 1 0 "$ema"
+for run in "2 1" "4 3"; do
+    read -r ranks stage <<<"$run"
+    same_statistics() { statistics run "$ranks" "$stage" "$ema" && cmp frames.result run.result >why 2>&1; }
+    report "averages of statistics: stage $stage on $ranks ranks has the same bits" same_statistics
+done
+resumed_statistics() {
+    config resumed 2 false "$ema" "" && sed -i "s#$tmp/vit#$tmp/frames#" resumed.json && rm -rf resumed.save resumed.log
+    timeout 60 "$bin/train" --config resumed.json --save resumed.save --steps 7 >out 2>&1 </dev/null || { cp out why; return 1; }
+    runs resumed 2 --load latest && [ "$(tail -n 1 resumed.result)" = "$(tail -n 1 frames.result)" ]
+}
+report "averages of statistics: a resumption has the same bits" resumed_statistics
+present() { # statistics as they are: other evaluations, and the same training
+    statistics present 1 0 ', "ema": {"decay": 0.9, "buffers": false}' || return 1
+    cmp <(grep '"loss"' frames.result) <(grep '"loss"' present.result) >why 2>&1 || return 1
+    ! cmp -s <(grep '"eval_loss"' frames.result) <(grep '"eval_loss"' present.result)
+}
+report "dsc.ema.buffers false evaluates averages of weights with the present statistics" present
+begun() { # averages of statistics that the checkpoint does not have begin at its statistics
+    config present 0 false "$ema" "" && sed -i "s#$tmp/vit#$tmp/frames#" present.json
+    timeout 60 "$bin/train" --config present.json --save present.save --load latest --steps 13 >out 2>&1 </dev/null || { cp out why; return 1; }
+    "$bin/dsc" ckpt export present.save/step-13 --out begun.hf --ema >out 2>&1 || { cp out why; return 1; }
+}
+report "averages of statistics begin in a resumption" begun
 planned() { # 4 bytes for each of P / N elements, in the row of moments
     moments() { "$dsc" plan --config "$1.json" --model vit --world-size 2 --json | python3 -c '
 import json, sys

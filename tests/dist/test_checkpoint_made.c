@@ -261,6 +261,23 @@ static void buffers_are_averages_and_counts(void **state)
     value_byte = 0;
 }
 
+/* "ema.NAME" is the average of buffer NAME of the file, and another buffer where there is no such one. */
+static void averages_of_buffers_have_their_sizes(void **state)
+{
+    static const dsc_safetensors_spec fine[] = { { "bn.mean", { DSC_F32, 1, { 4 } } },
+                                                 { "ema.bn.mean", { DSC_F32, 1, { 4 } } },
+                                                 { "ema.bn.var", { DSC_F32, 1, { 3 } } } };
+    static const dsc_safetensors_spec bad[][2] = {
+        { { "bn.mean", { DSC_F32, 1, { 4 } } }, { "ema.bn.mean", { DSC_F32, 1, { 3 } } } },
+        { { "bn.mean", { DSC_F32, 1, { 4 } } }, { "ema.bn.mean", { DSC_I64, 0, { 0 } } } },
+        { { "bn.mean", { DSC_I64, 0, { 0 } } }, { "ema.bn.mean", { DSC_I64, 0, { 0 } } } },
+    };
+    (void)state;
+    expect_buffers(DSC_OK, fine, 3, "");
+    for (size_t i = 0; i < DSC_COUNT(bad); i++)
+        expect_buffers(DSC_ERR_INPUT, bad[i], 2, "tensor \"ema.bn.mean\" has another size or dtype than its buffer");
+}
+
 static void a_file_of_buffers_that_is_none_is_refused(void **state)
 {
     static const char *const texts[] = { "", "a text", "\x08\xff\xff\xff\xff\xff\xff\x7f{}", "12345678{\"a\": 1}" };
@@ -354,9 +371,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(a_state_has_the_shape_of_its_weights),        TEST(a_state_belongs_to_a_tensor_of_the_model),
-        TEST(fp16_without_a_loss_scaler_is_read_back),     TEST(buffers_are_averages_and_counts),
-        TEST(a_file_of_buffers_that_is_none_is_refused),   TEST(a_huge_file_of_buffers_is_refused_by_its_manifest),
+        TEST(a_state_has_the_shape_of_its_weights),
+        TEST(a_state_belongs_to_a_tensor_of_the_model),
+        TEST(fp16_without_a_loss_scaler_is_read_back),
+        TEST(buffers_are_averages_and_counts),
+        TEST(averages_of_buffers_have_their_sizes),
+        TEST(a_file_of_buffers_that_is_none_is_refused),
+        TEST(a_huge_file_of_buffers_is_refused_by_its_manifest),
         TEST(weights_that_4_bits_cannot_hold_are_refused),
     };
     return cmocka_run_group_tests_name("checkpoint_made", tests, NULL, NULL);
