@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 
+import PIL.Image
 import torch
 import torchvision
 from safetensors.torch import load_file, save_file
@@ -407,6 +408,29 @@ def named(name, peer, folder):
     assert config["num_classes"] == CLASSES and config["image_size"] == [32, 32] and config["num_channels"] == 3, f"config.json is {config}"
 
 
+def transformed(name, cfg, folder):
+    """Pictures of other sizes are brought to the model's as timm's create_transform does by the same "pretrained_cfg"."""
+    model, photos = model_of(name, 3, 96), f"{folder}/photos"
+    save_model(model, name, 3, 96, f"{folder}/hf")
+    config = json.load(open(f"{folder}/hf/config.json"))
+    config["pretrained_cfg"] = {**config["pretrained_cfg"], **cfg}
+    json.dump(config, open(f"{folder}/hf/config.json", "w"))
+    transform = timm.data.create_transform(**timm.data.resolve_data_config({}, pretrained_cfg=config["pretrained_cfg"]))
+    os.makedirs(photos)
+    pixels = []
+    for number, size in enumerate([(160, 131), (97, 240), (300, 300)]):
+        picture = PIL.Image.fromarray(torch.nn.functional.interpolate(torch.rand(1, 3, 12, 12), size, mode="bicubic")[0].mul(255).clamp(0, 255)
+                                      .byte().permute(1, 2, 0).numpy())
+        picture.save(f"{photos}/{number}.png")
+        pixels.append(transform(picture))
+    model.double().eval()
+    with torch.no_grad():
+        want = torch.log_softmax(model(torch.stack(pixels).double()), 1)
+    off = (classified(f"{folder}/hf", photos) - want).abs().max().item()
+    print(f"# {name}, {cfg}: logits within {off:.2g}", flush=True)
+    assert off < 1e-4, f"logits are {off} apart"
+
+
 def refused(folder):
     """Configs and folders that are something else, each with one line that names it."""
     hf, data = f"{folder}/hf", f"{folder}/d.pictures"
@@ -447,6 +471,9 @@ if NIGHT:
               ("a new classifier of vit_b_16", finetuned, ("vit_b_16", ["conv_proj.*", "encoder.layers.encoder_layer_0.*"], 3, 32))]
 if timm is not None:
     TESTS += [("timm's mobilenetv3_small_100", logits, ("timm:mobilenetv3_small_100", 3, 64))]
+    TESTS += [(f"timm's transform of {words}", transformed, ("timm:mobilenetv3_small_100", {"crop_pct": share, "interpolation": filter, "crop_mode": mode}))
+              for words, share, filter, mode in (("a larger part", 0.95, "bicubic", "center"), ("all, bilinear", 1.0, "bilinear", "center"),
+                                                 ("squashed pictures", 0.875, "bicubic", "squash"))]
 if timm is not None and NIGHT:
     TESTS += [("a new classifier of timm's efficientnet_b0", finetuned, ("timm:efficientnet_b0", ["conv_stem.*", "bn1.*", "blocks.0.*", "blocks.1.*"], 3, 64))]
 if transformers is not None:

@@ -290,12 +290,12 @@ static dsc_status read_sizes(dsc_alloc *alloc, const char *folder, dsc_image_tra
     return status;
 }
 
-static dsc_status read_preprocessor(const char *text, dsc_image_transform *out, dsc_error *err)
+static dsc_status read_config(const char *name, const char *text, dsc_image_transform *out, dsc_error *err)
 {
     char folder[] = "/tmp/dsc-images-XXXXXX", path[64];
     dsc_alloc *alloc = NULL;
     assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/preprocessor_config.json", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     assert_int_equal(dsc_io_write_all_atomic(NULL, path, text, (int64_t)strlen(text), NULL), DSC_OK);
     assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
     *out = (dsc_image_transform) { .width = 224, .height = 224 };
@@ -303,6 +303,11 @@ static dsc_status read_preprocessor(const char *text, dsc_image_transform *out, 
     dsc_alloc_close(&alloc);
     assert_int_equal(dsc_io_remove_dir(NULL, folder, NULL), DSC_OK);
     return status;
+}
+
+static dsc_status read_preprocessor(const char *text, dsc_image_transform *out, dsc_error *err)
+{
+    return read_config("preprocessor_config.json", text, out, err);
 }
 
 /* As ViTImageProcessor, CLIPImageProcessor and ConvNextImageProcessor write them. */
@@ -336,6 +341,40 @@ static void sizes_of_a_preprocessor_are_those_of_transformers(void **state)
         dsc_error err = DSC_ERROR_INIT;
         assert_int_not_equal(read_preprocessor(bad[i], &t, &err), DSC_OK);
         assert_true(err.message[0] != 0);
+    }
+}
+
+/* tests/cli/convnets.py compares pictures with those of timm's create_transform. */
+static void sizes_of_a_config_of_timm_are_those_of_its_transform(void **state)
+{
+    static const struct {
+        const char *keys; /* of "pretrained_cfg", beside "mean" */
+        int32_t resize, side;
+        dsc_resample_filter filter;
+    } good[] = {
+        { "", 256, 0, DSC_RESAMPLE_BICUBIC },
+        { ", \"crop_pct\": 0.95, \"interpolation\": \"bilinear\"", 235, 0, DSC_RESAMPLE_BILINEAR },
+        { ", \"crop_pct\": 1.0, \"crop_mode\": \"center\"", 224, 0, DSC_RESAMPLE_BICUBIC },
+        { ", \"crop_pct\": 0.95, \"crop_mode\": \"squash\"", 0, 235, DSC_RESAMPLE_BICUBIC },
+    };
+    static const char *const bad[] = { ", \"crop_pct\": 0", ", \"crop_pct\": \"all\"", ", \"crop_mode\": \"border\"",
+                                       ", \"interpolation\": \"lanczos\"", ", \"interpolation\": 3" };
+    char text[300];
+    dsc_image_transform t;
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(good); i++) {
+        snprintf(text, sizeof text, "{\"pretrained_cfg\": {\"mean\": [0.5, 0.5, 0.5]%s}}", good[i].keys);
+        assert_int_equal(read_config("config.json", text, &t, NULL), DSC_OK);
+        assert_int_equal(t.resize, good[i].resize);
+        assert_int_equal(t.resize_width, good[i].side);
+        assert_int_equal(t.resize_height, good[i].side);
+        assert_int_equal(t.filter, good[i].filter);
+    }
+    for (size_t i = 0; i < DSC_COUNT(bad); i++) {
+        dsc_error err = DSC_ERROR_INIT;
+        snprintf(text, sizeof text, "{\"pretrained_cfg\": {\"mean\": [0.5, 0.5, 0.5]%s}}", bad[i]);
+        assert_int_not_equal(read_config("config.json", text, &t, &err), DSC_OK);
+        assert_non_null(strstr(err.message, "pretrained_cfg"));
     }
 }
 
@@ -406,6 +445,7 @@ int main(void)
         cmocka_unit_test(mixing_depends_on_the_seed_and_the_first_sample),
         cmocka_unit_test(each_part_runs_once_and_the_first_failure_is_reported),
         cmocka_unit_test(sizes_of_a_preprocessor_are_those_of_transformers),
+        cmocka_unit_test(sizes_of_a_config_of_timm_are_those_of_its_transform),
         cmocka_unit_test(a_range_in_a_name_is_a_list_of_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

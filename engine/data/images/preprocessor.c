@@ -2,8 +2,10 @@
 #include "engine/data/images/preprocessor.h"
 
 #include <math.h>
+#include <string.h>
 
 #define CONFIG_BYTES_MAX (1 << 20)
+#define TIMM_CROP 0.875 /* timm.data.constants.DEFAULT_CROP_PCT */
 enum { SIDE_MAX = 1 << 14, PILLOW_BILINEAR = 2, PILLOW_BICUBIC = 3 };
 
 static bool read_side(const cJSON *item, int32_t *out)
@@ -69,6 +71,49 @@ static dsc_status take(const cJSON *root, const char *path, dsc_image_transform 
     return take_size(cJSON_GetObjectItemCaseSensitive(root, "size"), path, crops, part, out, err);
 }
 
+/* ---- timm ---- */
+
+static dsc_status refuse_timm(const char *path, const char *key, const cJSON *item, const char *expected,
+                              dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path, "\"%s\" \"%.60s\" in \"pretrained_cfg\" is not built; expected %s",
+                    key, cJSON_IsString(item) ? item->valuestring : "", expected);
+}
+
+/* "pretrained_cfg", with timm's values for what is missing, as its create_transform makes evaluations of it. */
+static dsc_status take_timm(const cJSON *trained, const char *path, dsc_image_transform *out, dsc_error *err)
+{
+    const cJSON *share = cJSON_GetObjectItemCaseSensitive(trained, "crop_pct");
+    const cJSON *filter = cJSON_GetObjectItemCaseSensitive(trained, "interpolation");
+    const cJSON *mode = cJSON_GetObjectItemCaseSensitive(trained, "crop_mode");
+    const double part = cJSON_IsNumber(share) ? share->valuedouble : TIMM_CROP;
+    const bool squashes = cJSON_IsString(mode) && strcmp(mode->valuestring, "squash") == 0;
+    if (!(part >= 0.1 && part <= 1) || (share != NULL && !cJSON_IsNumber(share) && !cJSON_IsNull(share)))
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"crop_pct\" in \"pretrained_cfg\" must be a number from 0.1 to 1");
+    out->filter = DSC_RESAMPLE_BICUBIC;
+    if (cJSON_IsString(filter) && strcmp(filter->valuestring, "bilinear") == 0)
+        out->filter = DSC_RESAMPLE_BILINEAR;
+    else if (filter != NULL && !cJSON_IsNull(filter) &&
+             (!cJSON_IsString(filter) || strcmp(filter->valuestring, "bicubic") != 0))
+        return refuse_timm(path, "interpolation", filter, "bilinear or bicubic", err);
+    if (mode != NULL && !cJSON_IsNull(mode) && !squashes &&
+        (!cJSON_IsString(mode) || strcmp(mode->valuestring, "center") != 0))
+        return refuse_timm(path, "crop_mode", mode, "center or squash", err);
+    out->resize = (int32_t)(dsc_max_i64(out->width, out->height) / part);
+    if (squashes) {
+        out->resize = 0;
+        out->resize_width = (int32_t)(out->width / part), out->resize_height = (int32_t)(out->height / part);
+    }
+    return DSC_OK;
+}
+
+static const cJSON *trained_of(const dsc_image_preprocessor *p)
+{
+    return cJSON_GetObjectItemCaseSensitive(dsc_json_root(p->json), "pretrained_cfg");
+}
+
+/* ---- the files ---- */
+
 static dsc_status read_file(const dsc_io *io, const char *folder, const char *name, dsc_image_preprocessor *out,
                             dsc_error *err)
 {
@@ -95,9 +140,7 @@ dsc_status dsc_image_preprocessor_open(const dsc_io *io, dsc_alloc *alloc, const
     if (out->json != NULL)
         return DSC_OK;
     DSC_TRY(read_file(io, folder, "config.json", out, err));
-    const cJSON *root = out->json != NULL ? dsc_json_root(out->json) : NULL;
-    const cJSON *trained = cJSON_GetObjectItemCaseSensitive(root, "pretrained_cfg");
-    out->is_timm = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(trained, "mean"));
+    out->is_timm = out->json != NULL && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(trained_of(out), "mean"));
     if (!out->is_timm)
         dsc_image_preprocessor_close(out);
     return DSC_OK;
@@ -115,5 +158,7 @@ dsc_status dsc_image_preprocessor_sizes(const dsc_image_preprocessor *p, dsc_ima
     out->resize = (int32_t)rint((out->width > out->height ? out->width : out->height) / 0.875);
     out->resize_width = out->resize_height = 0;
     out->filter = DSC_RESAMPLE_BILINEAR;
-    return p->json != NULL && !p->is_timm ? take(dsc_json_root(p->json), p->path, out, err) : DSC_OK;
+    if (p->json == NULL)
+        return DSC_OK;
+    return p->is_timm ? take_timm(trained_of(p), p->path, out, err) : take(dsc_json_root(p->json), p->path, out, err);
 }

@@ -1,5 +1,5 @@
 /* preprocessor.h - sizes and norms in a model folder's preprocessor_config.json, as image processors of transformers
- * write it; without that file, the norms in config.json of timm. SPDX-License-Identifier: Apache-2.0 */
+ * write it; without that file, those in config.json of timm. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_IMAGES_PREPROCESSOR_H
 #define DSC_ENGINE_DATA_IMAGES_PREPROCESSOR_H
 
@@ -11,7 +11,7 @@
 typedef struct dsc_image_preprocessor {
     dsc_alloc *alloc;
     dsc_json *json; /* NULL: the folder has no such file */
-    bool is_timm;   /* config.json, of which "mean" and "std" in "pretrained_cfg" count */
+    bool is_timm;   /* config.json, of which "pretrained_cfg" counts: it has "mean" */
     char *text, path[1024];
 } dsc_image_preprocessor;
 
@@ -21,8 +21,9 @@ DSC_MUST_USE dsc_status dsc_image_preprocessor_open(const dsc_io *io, dsc_alloc 
 void dsc_image_preprocessor_close(dsc_image_preprocessor *preprocessor);
 
 /* Fills the resize and the filter of *out, whose width and height are the model's. do_resize, size (a number, height
- * and width, or shortest_edge), do_center_crop, crop_pct and resample count. Without the file: a shorter side of the
- * model's larger side / 0.875, and bilinear. DSC_ERR_INPUT: an invalid value. */
+ * and width, or shortest_edge), do_center_crop, crop_pct and resample count; of timm crop_pct, interpolation and
+ * crop_mode. Without a file: a shorter side of the model's larger side / 0.875, and bilinear. DSC_ERR_INPUT: an invalid
+ * value; DSC_ERR_UNSUPPORTED: one that is not built. */
 DSC_MUST_USE dsc_status dsc_image_preprocessor_sizes(const dsc_image_preprocessor *preprocessor,
                                                      dsc_image_transform *out, dsc_error *err);
 
