@@ -1,12 +1,14 @@
 # Makefile - builds bin/, lib/ and runs everything else. `make help` is the manual.
 #
-# Options: V=1 verbose, SAN=address|undefined|address,undefined|thread, CUDA=auto|0|1, WERROR=0, CC=clang CXX=clang++
+# Options: V=1 verbose, SAN=address|undefined|address,undefined|thread, CUDA=auto|0|1, WERROR=0, CC=clang CXX=clang++,
+# SYMBOLS= for programs that no debugger sees: they compile and link faster
 # SPDX-License-Identifier: Apache-2.0
 
 VERSION   := 0.1.0
 CUDA      ?= auto
 WERROR    ?= 1
 PREFIX    ?= /usr/local
+SYMBOLS   ?= -g
 SAN       ?=
 comma     := ,
 # SAN as words, one per sanitizer.
@@ -29,7 +31,7 @@ SANFLAGS  := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(filter
 OPT       := $(if $(SAN),-O1,-O3)
 CPPFLAGS  += -I. -Iinclude -D_GNU_SOURCE -DDSC_VERSION_TEXT='"$(VERSION)"'
 # -ffp-contract=off and no fast-math: the numbers are a contract (docs/ARCHITECTURE.md).
-CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fopenmp $(SANFLAGS) $(WARN) $(EXTRA_CFLAGS)
+CFLAGS    := -std=c17 $(OPT) $(SYMBOLS) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fopenmp $(SANFLAGS) $(WARN) $(EXTRA_CFLAGS)
 LDFLAGS   += $(SANFLAGS) -fopenmp
 LDLIBS    += -ldnnl -lcjson -lyaml -lxxhash -lutf8proc -luring -lpthread -ldl -lm
 

@@ -15,7 +15,7 @@ MPI_PLUGIN  := $(if $(NET_GCC),$(if $(MPI_LIBS),$(LIB)/dsc/libdsc_mpi.so))
 $(BUILD)/comm/transports/gloo_plugin.o: comm/transports/gloo_plugin.cc $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CXX   $<")
-	$(Q)$(filter ccache,$(CC)) $(CXX) $(CPPFLAGS) -std=c++17 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra \
+	$(Q)$(filter ccache,$(CC)) $(CXX) $(CPPFLAGS) -std=c++17 -O2 $(SYMBOLS) -fPIC -fvisibility=hidden -Wall -Wextra \
 	    -Wno-unused-parameter $(if $(filter 1,$(WERROR)),-Werror) -MMD -MP -c $< -o $@
 
 $(BUILD)/comm/transports/mpi_plugin.o $(BUILD)/comm/transports/mpi_thread_plugin.o: ISA := $(MPI_CFLAGS)

@@ -12,7 +12,7 @@ SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-u
 SIM_OPT     := -O2
 # std::fma is an instruction where the CPU has one, and a slow call otherwise; the bits are the same.
 SIM_ARCH    := $(if $(shell grep -m 1 -w fma /proc/cpuinfo 2>/dev/null),-mfma)
-SIM_FLAGS   := -std=gnu++17 $(SIM_OPT) $(SIM_ARCH) -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
+SIM_FLAGS   := -std=gnu++17 $(SIM_OPT) $(SIM_ARCH) $(SYMBOLS) -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
 # Kernels' accesses are looked at (tests/sim/track.h): the compiler's calls for ThreadSanitizer come to the simulator,
 # which has no use for those at the beginning and end of functions.
 SIM_TRACK   := $(if $(filter address,$(SANITIZERS)),,-fsanitize=thread $(if $(findstring clang,$(COMPILER)),\
