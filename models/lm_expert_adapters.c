@@ -119,7 +119,7 @@ void dsc_lm_add_expert_adapters(dsc_lm *lm, dsc_lora *out)
     const int32_t count = list_fused(lm, lm->own_experts, lm->own_experts_count, fused);
     int32_t inside = 0;
     for (int32_t i = 0; i < count; i++) {
-        snprintf(key[i], sizeof key[i], "%s%s", lm->prefix, fused[i].name);
+        snprintf(key[i], sizeof key[i], "%s%.*s", lm->prefix, NAME_BYTES - 1, fused[i].name);
         wanted[i] = dsc_lora_wants_parameter(lm->lora, key[i]);
         inside += wanted[i];
     }
