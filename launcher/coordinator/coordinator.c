@@ -96,7 +96,8 @@ static void look_for_hangs(dsc_coordinator_worker *c, int64_t now_ns)
         return;
     c->look_at_ns = c->watch.rank_count > 0 ? now_ns + DSC_WATCH_BEAT_NS : INT64_MAX;
     const int code = dsc_watch_look(&c->watch, c->job->plan, now_ns);
-    if (code != 0)
+    dsc_worlds_look(c);
+    if (code != 0 && !dsc_worlds_kill_culprit(c))
         dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_FOUND, .code = code });
 }
 
@@ -265,7 +266,7 @@ static dsc_status open_all(dsc_coordinator_worker *c, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, c->rank_count, (int64_t)sizeof *c->end, &c->end, err));
     dsc_coordinator_init(&c->machine, c->host, c->host_count, job->opt->grace_s * 1000 * MS, dsc_coordinator_on_action,
                          c);
-    return DSC_OK;
+    return dsc_worlds_open(c, err);
 }
 
 int dsc_coordinator_work(const dsc_job *job, int lifeline_fd)
@@ -289,6 +290,7 @@ int dsc_coordinator_work(const dsc_job *job, int lifeline_fd)
     if (c->epoll_fd >= 0)
         close(c->epoll_fd);
     dsc_watch_close(&c->watch);
+    dsc_worlds_close(c);
     dsc_alloc_free(job->alloc, c->end);
     dsc_alloc_free(job->alloc, c->host);
     dsc_alloc_free(job->alloc, c->remote);

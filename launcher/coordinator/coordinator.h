@@ -7,6 +7,7 @@
 
 #include "launcher/coordinator/link.h"
 #include "launcher/coordinator/watch.h"
+#include "launcher/coordinator/worlds.h"
 #include "launcher/output/output.h"
 #include "launcher/plan/exports.h"
 #include "launcher/process/job.h"
@@ -35,6 +36,10 @@ typedef struct dsc_agents_ops {
     void (*drop)(dsc_coordinator_worker *c, int32_t index);
     void (*send_task)(dsc_coordinator_worker *c, int32_t index, dsc_host_task *task);
     void (*send_order)(dsc_coordinator_worker *c, int32_t index, const dsc_order *order);
+    /* A packet of base/world_channel.h for rank number `rank` of a host. */
+    void (*send_call)(dsc_coordinator_worker *c, int32_t index, int32_t rank, const uint8_t *packet, size_t bytes);
+    /* The address of a host for the ranks of the others. */
+    const char *(*address)(const dsc_coordinator_worker *c, int32_t index);
     void (*flush)(dsc_coordinator_worker *c);      /* before a wait */
     int64_t (*wake_ns)(dsc_coordinator_worker *c); /* end of that wait at the latest */
     void (*event)(dsc_coordinator_worker *c, const dsc_loop_event *event, int64_t now_ns);
@@ -65,6 +70,7 @@ struct dsc_coordinator_worker {
     dsc_coordinator_host *host; /* the machine's */
     dsc_remote *remote;  /* [host_count] */
     int32_t host_count;
+    dsc_worlds worlds;   /* state of a job whose ranks leave and join */
     dsc_rank_end *end;   /* [rank_count] of the run */
     int32_t rank_count;
     int32_t first_host;  /* in the plan's pool */

@@ -33,7 +33,7 @@ static bool update_views(dsc_coordinator_worker *c, int64_t now_ns)
 {
     const dsc_host_agent *agent = &c->local->agent;
     for (int32_t i = 0; dsc_host_agent_runs(agent) && i < agent->task.rank_count; i++) {
-        dsc_flight_view *view = dsc_watch_view(&c->watch, agent->task.first_rank + i);
+        dsc_flight_view *view = dsc_watch_view(&c->watch, dsc_worlds_rank(c, agent->task.first_rank + i));
         if (view != NULL)
             dsc_ranks_flight(&agent->ranks, i, now_ns, view);
     }
@@ -84,11 +84,18 @@ static void show_output(void *user, int32_t index, int which, const char *text, 
         pause_agent(c, which, true);
 }
 
+static void take_report(void *user, int32_t index, const uint8_t *packet, size_t bytes)
+{
+    dsc_coordinator_worker *c = user;
+    dsc_worlds_report(c, c->remote[0].first_rank + index, packet, bytes);
+}
+
 static const dsc_host_agent_ops agent_ops = { .prepare = prepare,
                                               .notice = keep_notice,
                                               .start_failed = keep_problem,
                                               .killing = log_late_ranks,
-                                              .output = show_output };
+                                              .output = show_output,
+                                              .report = take_report };
 
 /* ---- what the coordinator wants ---- */
 
@@ -161,6 +168,13 @@ static void send_order(dsc_coordinator_worker *c, int32_t index, const dsc_order
     dsc_host_agent_start(&c->local->agent);
 }
 
+static void send_call(dsc_coordinator_worker *c, int32_t index, int32_t rank, const uint8_t *packet, size_t bytes)
+{
+    dsc_host_agent_call(&c->local->agent, c->machine.epoch, rank, packet, bytes);
+}
+
+static const char *address(const dsc_coordinator_worker *c, int32_t index) { return c->job->plan->master_addr; }
+
 /* ---- the loop ---- */
 
 static void flush(dsc_coordinator_worker *c) {}
@@ -204,6 +218,8 @@ const dsc_agents_ops dsc_local_agent = { .direct = true,
                                          .drop = drop_agent,
                                          .send_task = send_task,
                                          .send_order = send_order,
+                                         .send_call = send_call,
+                                         .address = address,
                                          .flush = flush,
                                          .wake_ns = wake_ns,
                                          .event = on_event,

@@ -130,7 +130,8 @@ static int decide(dsc_coordinator_worker *c, const dsc_report *report)
         return say_problem(c);
     if (!v->culprit_known && v->lost_host >= 0)
         return say_lost(c, v->lost_host);
-    return say_verdict(c, report);
+    const int shortage = v->user_signal == 0 ? dsc_worlds_outcome(c) : 0;
+    return shortage != 0 ? shortage : say_verdict(c, report);
 }
 
 int dsc_coordinator_finish(dsc_coordinator_worker *c, bool last)

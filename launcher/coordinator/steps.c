@@ -31,6 +31,7 @@ static void send_task(dsc_coordinator_worker *c, int32_t index)
     task.restart_count = c->restart_count;
     task.restart_limit = job->opt->restart_limit;
     task.one_stream = dsc_output_sink_count(c->out) == 1;
+    task.elastic = job->opt->least_ranks > 0;
     task.rank0_only = job->opt->rank_log_dir != NULL;
     c->agents->send_task(c, index, &task);
 }
@@ -51,6 +52,9 @@ void dsc_coordinator_on_action(void *user, const dsc_coordinator_action *action)
         c->end[action->end->rank - c->remote[0].first_rank] = *action->end;
         if (c->machine.verdict.phase == DSC_VERDICT_RUN) /* no rank was signalled to end yet */
             dsc_watch_ended(&c->watch, c->job->plan, action->end->code);
+        break;
+    case DSC_COORDINATOR_DO_MEMBERSHIP:
+        dsc_worlds_on_action(c, action->membership);
         break;
     case DSC_COORDINATOR_DO_DROP: remote->drop_wanted = true; break;
     case DSC_COORDINATOR_DO_LOST:

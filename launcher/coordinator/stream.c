@@ -95,6 +95,22 @@ static void flush(dsc_coordinator_worker *c)
         dsc_link_flush(&c->remote[i].link);
 }
 
+static void send_call(dsc_coordinator_worker *c, int32_t index, int32_t rank, const uint8_t *packet, size_t bytes)
+{
+    const dsc_message_packet call = { c->machine.epoch, rank, packet, bytes };
+    dsc_message_put_packet(&c->remote[index].link.channel.queue, DSC_FRAME_CALL, &call);
+}
+
+/* As in master_addr, for any host that rank 0 of a world is on. */
+static const char *address(const dsc_coordinator_worker *c, int32_t index)
+{
+    if (index == 0)
+        return master_addr(c);
+    if (c->remote[index].is_local)
+        return c->job->plan->master_addr;
+    return c->remote[index].hello.own_addr[0] != 0 ? c->remote[index].hello.own_addr : c->remote[index].name;
+}
+
 /* ---- messages of agents ---- */
 
 /* The agent does not fit, or breaks the protocol. */
@@ -160,9 +176,20 @@ static void take_flight(dsc_coordinator_worker *c, int32_t index, const dsc_fram
         refuse_stream(c, index);
         return;
     }
-    dsc_flight_view *view = dsc_watch_view(&c->watch, c->remote[index].first_rank + flight.index);
+    dsc_flight_view *view = dsc_watch_view(&c->watch, dsc_worlds_rank(c, c->remote[index].first_rank + flight.index));
     if (flight.epoch == c->machine.epoch && view != NULL)
         *view = flight.view;
+}
+
+static void take_report(dsc_coordinator_worker *c, int32_t index, const dsc_frame *frame)
+{
+    dsc_message_packet report;
+    if (!dsc_message_get_packet(frame, &report) || report.index >= c->host[index].rank_count) {
+        refuse_stream(c, index);
+        return;
+    }
+    if (report.epoch == c->machine.epoch)
+        dsc_worlds_report(c, c->remote[index].first_rank + report.index, report.bytes, report.count);
 }
 
 static void take_problem(dsc_coordinator_worker *c, int32_t index, const dsc_frame *frame)
@@ -234,6 +261,8 @@ static void take_frame(dsc_coordinator_worker *c, int32_t index, const dsc_frame
         take_notice(c, index, frame);
     else if (frame->kind == DSC_FRAME_FLIGHT)
         take_flight(c, index, frame);
+    else if (frame->kind == DSC_FRAME_REPORT)
+        take_report(c, index, frame);
     else if (frame->kind == DSC_FRAME_PROBLEM)
         take_problem(c, index, frame);
     else if ((frame->kind != DSC_FRAME_OUTPUT && frame->kind != DSC_FRAME_OUTPUT_END) ||
@@ -302,6 +331,8 @@ const dsc_agents_ops dsc_stream_agents = { .open = open_streams,
                                            .drop = drop_stream,
                                            .send_task = send_task,
                                            .send_order = send_order,
+                                           .send_call = send_call,
+                                           .address = address,
                                            .flush = flush,
                                            .wake_ns = wake_ns,
                                            .event = on_event,

@@ -8,6 +8,7 @@ dsc_status dsc_watch_open(dsc_watch *watch, dsc_alloc *alloc, int32_t rank_count
     *watch = (dsc_watch){ .alloc = alloc, .rank_count = rank_count, .limit_ns = limit_s * INT64_C(1000000000) };
     if (rank_count > DSC_WATCH_RANKS_MAX)
         watch->rank_count = 0;
+    watch->capacity = watch->rank_count;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, watch->rank_count, (int64_t)sizeof *watch->stopped_ns,
                              &watch->stopped_ns, err));
     return dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, watch->rank_count, (int64_t)sizeof *watch->view, &watch->view, err);
@@ -30,6 +31,13 @@ void dsc_watch_forget(dsc_watch *watch)
     }
     watch->line_count = 0;
     watch->more = watch->paused = false;
+}
+
+void dsc_watch_set_world(dsc_watch *watch, int32_t rank_count)
+{
+    watch->rank_count = watch->capacity;
+    dsc_watch_forget(watch);
+    watch->rank_count = (int32_t)dsc_min_i64(rank_count, watch->capacity);
 }
 
 /* Reports other waiting ranks too, the first few of a thousand. */
@@ -69,6 +77,7 @@ int dsc_watch_look(dsc_watch *watch, const dsc_launcher_plan *plan, int64_t now_
     dsc_hang_find(watch->view, watch->rank_count, watch->limit_ns, false, &hang);
     if (hang.kind == DSC_HANG_NONE)
         return 0;
+    watch->hang = hang;
     keep(watch, plan, &hang, false);
     return dsc_hang_code(&hang);
 }

@@ -104,10 +104,16 @@ static dsc_status prepare(void *user, dsc_host_task *task, char ***env, dsc_erro
     return dsc_environ_with(a->alloc, environ, task->exports, env, err);
 }
 
-static const dsc_host_agent_ops agent_ops = { .prepare = prepare,
-                                              .notice = put_notice,
-                                              .start_failed = put_problem,
-                                              .output = put_output };
+static void put_report(void *user, int32_t index, const uint8_t *packet, size_t bytes)
+{
+    agent_worker *a = user;
+    const dsc_message_packet report = { a->agent.task_epoch, index, packet, bytes };
+    dsc_message_put_packet(&a->channel.queue, DSC_FRAME_REPORT, &report);
+}
+
+static const dsc_host_agent_ops agent_ops = {
+    .prepare = prepare, .notice = put_notice, .start_failed = put_problem, .output = put_output, .report = put_report
+};
 
 /* ---- the launcher ---- */
 
@@ -138,11 +144,15 @@ static void take_task(agent_worker *a, const dsc_frame *frame)
 static void take_frame(agent_worker *a, const dsc_frame *frame)
 {
     dsc_order order;
+    dsc_message_packet call;
     uint64_t acked = 0;
     if (frame->kind == DSC_FRAME_TASK)
         take_task(a, frame);
     else if (frame->kind == DSC_FRAME_ORDER && dsc_message_get_order(frame, &order))
         dsc_host_agent_step(&a->agent, (dsc_agent_event){ .kind = DSC_AGENT_ORDER, .order = &order });
+    else if (frame->kind == DSC_FRAME_CALL && dsc_message_get_packet(frame, &call) &&
+             (size_t)call.index < DSC_COUNT(a->end))
+        dsc_host_agent_call(&a->agent, call.epoch, call.index, call.bytes, call.count);
     else if (frame->kind == DSC_FRAME_ACK && dsc_message_get_ack(frame, &acked) && acked <= a->sent_bytes)
         a->acked_bytes = acked;
     else

@@ -19,12 +19,32 @@ static void kill_ranks(dsc_host_agent *agent)
     dsc_ranks_kill(&agent->ranks);
 }
 
+static dsc_spawn_pipes pipes_of(const dsc_host_agent *agent, int32_t index)
+{
+    /* Output that goes to a log only is one stream: both ends are the same file. */
+    const bool log_only = agent->task.rank0_only && agent->task.first_rank + index > 0;
+    return log_only ? (dsc_spawn_pipes) { true, true, true } : agent->pipes;
+}
+
+/* There is one command at a time, and so one rank at most that could not be started. */
+static void obey(dsc_host_agent *agent, const dsc_slot_command *command)
+{
+    dsc_ranks *ranks = &agent->ranks;
+    if (!command->start)
+        dsc_ranks_kill_one(ranks, command->slot);
+    else if (!dsc_ranks_start_one(ranks, command->slot, &agent->setup, pipes_of(agent, command->slot)))
+        agent->unstarted_slot = command->slot;
+}
+
 static void on_action(void *user, const dsc_agent_action *action)
 {
     dsc_host_agent *agent = user;
     switch (action->kind) {
     case DSC_AGENT_DO_START: agent->start_wanted = true; break;
     case DSC_AGENT_DO_SIGNAL: dsc_ranks_signal(&agent->ranks, action->signal); break;
+    case DSC_AGENT_DO_COMMAND:
+        obey(agent, &action->command);
+        break;
     case DSC_AGENT_DO_KILL: kill_ranks(agent); break;
     case DSC_AGENT_DO_NOTICE: agent->ops->notice(agent->user, &action->notice); break;
     case DSC_AGENT_DO_STOP_READING: dsc_ranks_stop_reading(&agent->ranks, action->which); break;
@@ -52,6 +72,18 @@ static void on_ended(void *user, int32_t index, const dsc_rank_end *end, int64_t
     dsc_host_agent_step(user, (dsc_agent_event){ .kind = DSC_AGENT_ENDED, .end = end });
 }
 
+static void on_report(void *user, int32_t index, const uint8_t *packet, size_t bytes)
+{
+    dsc_host_agent *agent = user;
+    agent->ops->report(agent->user, index, packet, bytes);
+}
+
+void dsc_host_agent_call(dsc_host_agent *agent, uint32_t epoch, int32_t index, const uint8_t *packet, size_t bytes)
+{
+    if (agent->ranks_open && agent->machine.epoch == epoch)
+        dsc_ranks_call(&agent->ranks, index, packet, bytes);
+}
+
 static void close_ranks(dsc_host_agent *agent)
 {
     if (agent->ranks_open)
@@ -71,7 +103,7 @@ void dsc_host_agent_pause(dsc_host_agent *agent, int which, bool paused)
 
 static dsc_status start_ranks(dsc_host_agent *agent, dsc_error *err)
 {
-    const dsc_ranks_hooks hooks = { on_output, on_output_end, on_ended, agent };
+    const dsc_ranks_hooks hooks = { on_output, on_output_end, on_ended, on_report, agent };
     dsc_host_task *task = &agent->task;
     dsc_spawn_pipes *pipes = NULL;
     close_ranks(agent);
@@ -80,11 +112,8 @@ static dsc_status start_ranks(dsc_host_agent *agent, dsc_error *err)
     agent->ranks_open = true; /* a part of them, if the next line fails */
     DSC_TRY(dsc_ranks_open(&agent->ranks, agent->alloc, task, agent->epoll_fd, &hooks, err));
     DSC_TRY(dsc_alloc_zeroed(agent->alloc, DSC_TAG_CONTROL, task->rank_count, (int64_t)sizeof *pipes, &pipes, err));
-    for (int32_t i = 0; i < task->rank_count; i++) {
-        /* Output that goes to a log only is one stream: both ends are the same file. */
-        const bool log_only = task->rank0_only && task->first_rank + i > 0;
-        pipes[i] = log_only ? (dsc_spawn_pipes){ true, true, true } : agent->pipes;
-    }
+    for (int32_t i = 0; i < task->rank_count; i++)
+        pipes[i] = pipes_of(agent, i);
     const dsc_status status = dsc_ranks_start(&agent->ranks, &agent->setup, pipes, err);
     dsc_alloc_free(agent->alloc, pipes);
     return status;
@@ -112,8 +141,9 @@ void dsc_host_agent_set_task(dsc_host_agent *agent, uint32_t epoch, dsc_host_tas
     dsc_host_task_close(agent->alloc, &agent->task);
     agent->task = *task;
     agent->task_epoch = epoch;
-    dsc_host_agent_step(agent, (dsc_agent_event){ .kind = DSC_AGENT_TASK, .epoch = epoch,
-                                                  .rank_count = task->rank_count });
+    dsc_host_agent_step(
+        agent, (dsc_agent_event) {
+                   .kind = DSC_AGENT_TASK, .epoch = epoch, .rank_count = task->rank_count, .elastic = task->elastic });
 }
 
 /* ---- the loop ---- */
@@ -139,12 +169,22 @@ static void drain(dsc_host_agent *agent)
     dsc_host_agent_step(agent, (dsc_agent_event){ .kind = DSC_AGENT_DRAINED });
 }
 
+static void end_unstarted(dsc_host_agent *agent)
+{
+    const dsc_rank_end end = { .rank = agent->task.first_rank + agent->unstarted_slot,
+                               .code = dsc_status_exit_code(DSC_ERR_IO) };
+    if (agent->unstarted_slot >= 0 && agent->machine.phase == DSC_AGENT_RUNS)
+        dsc_host_agent_step(agent, (dsc_agent_event) { .kind = DSC_AGENT_ENDED, .end = &end });
+    agent->unstarted_slot = -1;
+}
+
 void dsc_host_agent_tend(dsc_host_agent *agent)
 {
     if (agent->ranks_open)
         dsc_ranks_reap(&agent->ranks, dsc_clock_ns());
     if (agent->machine.phase == DSC_AGENT_RUNS && (!agent->ranks_open || agent->ranks.no_children))
         dsc_host_agent_step(agent, (dsc_agent_event){ .kind = DSC_AGENT_NO_CHILDREN });
+    end_unstarted(agent);
     dsc_host_agent_step(agent, (dsc_agent_event){ .kind = DSC_AGENT_TICK });
     dsc_host_agent_start(agent);
     drain(agent);
@@ -152,6 +192,7 @@ void dsc_host_agent_tend(dsc_host_agent *agent)
 
 void dsc_host_agent_open(dsc_host_agent *agent)
 {
+    agent->unstarted_slot = -1;
     dsc_agent_init(&agent->machine, agent->end, agent->rank_limit, dsc_clock_ns(), on_action, agent);
 }
 

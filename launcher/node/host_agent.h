@@ -20,6 +20,7 @@ typedef struct dsc_host_agent_ops {
     void (*killing)(void *user); /* the ranks' time is over: SIGKILL comes next; may be NULL */
     /* Output of rank number `index`; `bytes` 0 is the end of the stream. */
     void (*output)(void *user, int32_t index, int which, const char *text, size_t bytes, int64_t now_ns);
+    void (*report)(void *user, int32_t index, const uint8_t *packet, size_t bytes); /* base/world_channel.h */
 } dsc_host_agent_ops;
 
 struct dsc_host_agent {
@@ -41,6 +42,7 @@ struct dsc_host_agent {
     char **env;            /* for this epoch; owned */
     dsc_ranks ranks;
     bool ranks_open;
+    int32_t unstarted_slot; /* a command could not start its rank; -1: none */
 };
 
 /* The fields before `machine` are set. */
@@ -50,6 +52,8 @@ void dsc_host_agent_close(dsc_host_agent *agent); /* safe on a zeroed one */
 void dsc_host_agent_step(dsc_host_agent *agent, dsc_agent_event event);
 /* Takes the task over, also when it came before. */
 void dsc_host_agent_set_task(dsc_host_agent *agent, uint32_t epoch, dsc_host_task *task);
+/* A packet for rank number `index`, of that start. */
+void dsc_host_agent_call(dsc_host_agent *agent, uint32_t epoch, int32_t index, const uint8_t *packet, size_t bytes);
 /* Starts the ranks when an order asked for it. */
 void dsc_host_agent_start(dsc_host_agent *agent);
 void dsc_host_agent_on_event(dsc_host_agent *agent, const dsc_loop_event *event, int64_t now_ns);

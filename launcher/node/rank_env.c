@@ -1,9 +1,10 @@
-/* rank_env.c - DeepSpeed's names for a rank's place, some of torchrun's, and five of our own.
+/* rank_env.c - DeepSpeed's names for a rank's place, some of torchrun's, and six of our own.
  *
  *   DSC_JOB_TOKEN      the same for all ranks of this start, new for each: two jobs on a host never meet
  *   DSC_LAUNCHER_PID   the process whose death ends the ranks: dsc-launch, or its agent on this host
  *   DSC_FLIGHT         where the rank writes what its collectives are doing (base/flight_log.h)
  *   DSC_LAUNCH_TTY     columns of the terminal that rank 0's stdout, a pipe, ends in: a live bar may be drawn
+ *   DSC_WORLD_CHANNEL  with --min_np: the descriptor of the rank's world channel (base/world_channel.h)
  *   DSC_RESTART_COUNT  with --max_restarts: how often the job was started again
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -12,6 +13,7 @@
 #include "base/flight_log.h"
 #include "base/hosts/envfile.h"
 #include "base/hosts/rank_names.h"
+#include "base/world_channel.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -75,7 +77,7 @@ void dsc_rank_vars_common(const dsc_launcher_plan *plan, dsc_rank_vars *out)
     put_threads(out, environ, plan->thread_count);
 }
 
-void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars *out)
+void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, int world_fd, dsc_rank_vars *out)
 {
     out->count = 0;
     out->text_bytes = 0;
@@ -103,6 +105,8 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars 
         put(out, "TORCHELASTIC_RESTART_COUNT", "%d", task->restart_count);
         put(out, "TORCHELASTIC_MAX_RESTARTS", "%d", task->restart_limit);
     }
+    if (world_fd >= 0)
+        put(out, DSC_WORLD_CHANNEL, "%d", world_fd);
     if (task->first_rank + index == 0 && task->tty_columns > 0)
         put(out, "DSC_LAUNCH_TTY", "%d", task->tty_columns);
 }

@@ -24,8 +24,8 @@ static inline const char *dsc_rank_var_value(const dsc_rank_vars *vars, int32_t 
 /* Variables that every rank of the job gets and that may be shown: no token, nothing of one rank or one process. */
 void dsc_rank_vars_common(const dsc_launcher_plan *plan, dsc_rank_vars *out);
 
-/* Everything for rank number `index` of a host. */
-void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars *out);
+/* Everything for rank number `index` of a host. world_fd: its end of the world channel; -1: none. */
+void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, int world_fd, dsc_rank_vars *out);
 
 /* `base` (an environ) with `vars` set and leftovers of another launch removed; one block, freed with dsc_alloc_free. */
 DSC_MUST_USE dsc_status dsc_rank_environ(dsc_alloc *alloc, char *const *base, const dsc_rank_vars *vars, char ***out,

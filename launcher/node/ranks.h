@@ -10,6 +10,7 @@
 #define DSC_LAUNCHER_NODE_RANKS_H
 
 #include "base/flight_log.h"
+#include "base/world_channel.h"
 #include "launcher/node/spawn.h"
 #include "launcher/process/loop.h"
 #include "launcher/protocol/host_task.h"
@@ -20,6 +21,7 @@ typedef struct dsc_ranks_hooks {
     void (*output)(void *user, int32_t index, int which, const char *text, size_t bytes, int64_t now_ns);
     void (*output_end)(void *user, int32_t index, int which, int64_t now_ns);
     void (*ended)(void *user, int32_t index, const dsc_rank_end *end, int64_t now_ns);
+    void (*report)(void *user, int32_t index, const uint8_t *packet, size_t bytes); /* base/world_channel.h */
     void *user;
 } dsc_ranks_hooks;
 
@@ -32,6 +34,7 @@ typedef struct dsc_ranks {
     int32_t alive_count;
     int32_t stream_count; /* pipes not yet at their end */
     int epoll_fd, exec_fd;
+    int exec_write_fd; /* stays open where ranks are started one by one; else -1 */
     dsc_flight_log flight;
     int64_t since_ns;  /* the ranks were stopped by us until then */
     bool stopped;      /* and are still */
@@ -41,7 +44,7 @@ typedef struct dsc_ranks {
     bool no_children;
 } dsc_ranks;
 
-/* Events come from epoll_fd as DSC_LOOP_RANK and DSC_LOOP_EXEC. `task` is borrowed until close; its flight is ours. */
+/* Events come from epoll_fd as DSC_LOOP_RANK, _EXEC and _WORLD. `task` is borrowed until close; its flight is ours. */
 DSC_MUST_USE dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, dsc_host_task *task, int epoll_fd,
                                        const dsc_ranks_hooks *hooks, dsc_error *err);
 void dsc_ranks_close(dsc_ranks *ranks);
@@ -49,6 +52,15 @@ void dsc_ranks_close(dsc_ranks *ranks);
 /* Starts all. After a failure some may run: kill them. pipes[] has one entry for each rank. */
 DSC_MUST_USE dsc_status dsc_ranks_start(dsc_ranks *ranks, const dsc_spawn_setup *setup, const dsc_spawn_pipes *pipes,
                                         dsc_error *err);
+
+/* One rank of a task whose ranks leave and join. Its process before has ended, if there was one. False: the rank could
+ * not be started, and no end of it follows. */
+DSC_MUST_USE bool dsc_ranks_start_one(dsc_ranks *ranks, int32_t index, const dsc_spawn_setup *setup,
+                                      dsc_spawn_pipes pipes);
+/* SIGKILL to its group. */
+void dsc_ranks_kill_one(dsc_ranks *ranks, int32_t index);
+/* A packet for a rank. A rank that is gone, or does not read, gets none. */
+void dsc_ranks_call(dsc_ranks *ranks, int32_t index, const uint8_t *packet, size_t bytes);
 
 void dsc_ranks_on_event(dsc_ranks *ranks, const dsc_loop_event *event, int64_t now_ns);
 void dsc_ranks_reap(dsc_ranks *ranks, int64_t now_ns);

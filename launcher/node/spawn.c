@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ typedef struct child_plan {
     int32_t index;
     int in_fd, out_fd, err_fd; /* -1: inherited */
     int exec_fd;
+    int world_fd;           /* -1: none */
     const cpu_set_t *cores; /* NULL: all */
     int numa_node;          /* that all the cores lie in, or -1 */
 } child_plan;
@@ -56,6 +58,7 @@ static _Noreturn void run_child(const child_plan *c)
         _exit(137);
     const bool ready = (c->in_fd < 0 || dup2(c->in_fd, 0) >= 0) && (c->out_fd < 0 || dup2(c->out_fd, 1) >= 0) &&
                        (c->err_fd < 0 || dup2(c->err_fd, 2) >= 0) &&
+                       (c->world_fd < 0 || fcntl(c->world_fd, F_SETFD, 0) == 0) &&
                        (c->cores == NULL || sched_setaffinity(0, sizeof *c->cores, c->cores) == 0);
     if (ready) {
         bind_memory(c->numa_node);
@@ -87,21 +90,37 @@ static bool make_pipe(int fd[2])
     return true;
 }
 
+/* The rank's end blocks: a rank waits for its world. */
+static bool make_world_channel(int fd[2])
+{
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd) != 0) {
+        fd[0] = fd[1] = -1;
+        return false;
+    }
+    fcntl(fd[0], F_SETFL, O_NONBLOCK);
+    return true;
+}
+
 dsc_status dsc_spawn(dsc_alloc *alloc, const dsc_host_task *task, int32_t index, const dsc_spawn_setup *setup,
                      dsc_spawn_pipes pipes, int exec_fd, dsc_rank_process *out, dsc_error *err)
 {
     dsc_rank_vars vars;
     char **env = NULL;
     cpu_set_t cores;
-    int to_out[2] = { -1, -1 }, to_err[2] = { -1, -1 };
+    int to_out[2] = { -1, -1 }, to_err[2] = { -1, -1 }, world[2] = { -1, -1 };
     int null_fd = -1;
     const int32_t rank = task->first_rank + index;
-    *out = (dsc_rank_process){ .out_fd = { -1, -1 } };
-    dsc_rank_vars_fill(task, index, &vars);
-    DSC_TRY(dsc_rank_environ(alloc, task->env, &vars, &env, err));
+    *out = (dsc_rank_process) { .out_fd = { -1, -1 }, .world_fd = -1 };
+    bool ok = !task->elastic || make_world_channel(world);
+    dsc_rank_vars_fill(task, index, world[1], &vars);
+    dsc_status status = dsc_rank_environ(alloc, task->env, &vars, &env, err);
+    if (status != DSC_OK) {
+        close_pair(world);
+        return status;
+    }
     if (task->bind_cores)
         dsc_cores_share(&task->cores, index, task->rank_count, &cores);
-    bool ok = (!pipes.out || make_pipe(to_out)) && (!pipes.err || pipes.joined || make_pipe(to_err));
+    ok = ok && (!pipes.out || make_pipe(to_out)) && (!pipes.err || pipes.joined || make_pipe(to_err));
     if (ok && (rank > 0 || !setup->has_input))
         ok = (null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;
     if (ok) {
@@ -114,6 +133,7 @@ dsc_status dsc_spawn(dsc_alloc *alloc, const dsc_host_task *task, int32_t index,
                                    .out_fd = to_out[1],
                                    .err_fd = pipes.joined ? to_out[1] : to_err[1],
                                    .exec_fd = exec_fd,
+                                   .world_fd = world[1],
                                    .cores = task->bind_cores ? &cores : NULL,
                                    .numa_node = task->bind_cores ? dsc_cores_numa_node(&cores) : -1 };
         const pid_t pid = fork();
@@ -129,12 +149,16 @@ dsc_status dsc_spawn(dsc_alloc *alloc, const dsc_host_task *task, int32_t index,
     if (!ok) {
         close_pair(to_out);
         close_pair(to_err);
+        close_pair(world);
         return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "cannot start rank %d: %s", rank, strerror(reason));
     }
     if (to_out[1] >= 0)
         close(to_out[1]);
     if (to_err[1] >= 0)
         close(to_err[1]);
+    if (world[1] >= 0)
+        close(world[1]);
+    out->world_fd = world[0];
     out->out_fd[0] = to_out[0];
     out->out_fd[1] = to_err[0];
     return DSC_OK;

@@ -9,6 +9,7 @@
 typedef struct dsc_rank_process {
     pid_t pid;     /* also its session and process group; 0: not started */
     int out_fd[2]; /* read ends by sink, -1: inherited or at its end */
+    int world_fd;  /* packets of base/world_channel.h; -1: the ranks are fixed, or the rank has closed its end */
     bool ended;
     int exec_errno; /* why PROGRAM could not be executed, or 0 */
 } dsc_rank_process;

@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "base/hosts/hostfile.h"
+#include "base/world_channel.h"
 
 /* ssh gets the digits as they are. */
 static dsc_status set_ssh_port(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
@@ -36,9 +37,25 @@ static const dsc_launcher_level levels[] = { DSC_LAUNCHER_DEBUG, DSC_LAUNCHER_IN
 #define LATER(name, value, instead) \
     { name, NULL, value, DSC_FLAG_REFUSED, .help = "not built yet in this version: " instead }
 
-#define FIXED_RANKS                                                                                                    \
-    "a job has a fixed number of ranks; --max_restarts N starts it again, and a program with the library changes the " \
-    "number itself (docs/elastic.md)"
+#define MIN_NP "--min_np N lets ranks leave and join (docs/elastic.md)"
+
+static dsc_status set_node_count(void *options, const dsc_flag *flag, const char *value, dsc_error *err)
+{
+    dsc_launcher_options *out = options;
+    char *end = NULL;
+    const size_t digits = strspn(value, "0123456789");
+    const char *most = value[digits] == ':' ? value + digits + 1 : value;
+    const long count = strcmp(value, "-1") == 0 ? -1 : strtol(most, &end, 10); /* -1 is "all", as in DeepSpeed */
+    const long least = most == value ? 0 : strtol(value, NULL, 10);
+    const bool sound = count == -1 || (digits > 0 && digits <= 5 && *end == 0 && strlen(most) <= 5 &&
+                                       strspn(most, "0123456789") == strlen(most) && count >= 1 && count <= 16384);
+    if (!sound || (most != value && (least < 1 || least > count)))
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.60s\": expected a number of hosts, 1 to 16384, or MIN:MAX",
+                        value);
+    out->node_count = (int32_t)count;
+    out->least_nodes = (int32_t)least;
+    return DSC_OK;
+}
 
 /* Names are as DeepSpeed spells them. The order is that of the help page. */
 static const dsc_flag rows[] = {
@@ -52,7 +69,8 @@ static const dsc_flag rows[] = {
     { "--include", "-i", "SPEC", DSC_FLAG_TEXT, AT(include), .allow_empty = true, /* "" is DeepSpeed's own default */
       .help = "only these: host[:slot,slot-slot][@host...]" },
     { "--exclude", "-e", "SPEC", DSC_FLAG_TEXT, AT(exclude), .allow_empty = true, .help = "all but these" },
-    COUNT("--num_nodes", "--nnodes", "N", node_count, 1, 16384, "only the first N hosts", NULL),
+    { "--num_nodes", "--nnodes", "N|MIN:MAX", DSC_FLAG_CALL, .set = set_node_count,
+      .help = "only the first N hosts; MIN:MAX: ranks leave and join, as in torchrun" },
     SWITCH("--oversubscribe", oversubscribe, "let --num_gpus exceed the slots of a host"),
     TEXT("--master_addr", NULL, "ADDR", master_addr, "rendezvous address (127.0.0.1 on one host)"),
     NUMBER("--master_port", master_port, "PORT", 1, 65535, "rendezvous port (29500; in a Slurm job one by its number)"),
@@ -78,6 +96,14 @@ static const dsc_flag rows[] = {
            "longest wait in a collective; default: dsc.comm_timeout_s + 1"),
     NUMBER("--max_restarts", restart_limit, "N", 0, 1000,
            "start the ranks again when one fails, at most N times; default: 0"),
+    { "--min_np", "--min_num_proc", "N", DSC_FLAG_INT32, AT(least_ranks), .min = 1, .max = DSC_WORLD_RANKS_MAX,
+      .help = "ranks leave and join: the job goes on while N are left, and lost ones are replaced" },
+    { "--max_np", "--max_num_proc", "N", DSC_FLAG_INT32, AT(most_ranks), .min = 1, .max = DSC_WORLD_RANKS_MAX,
+      .help = "beside --min_np: most ranks; -np of them are started at first" },
+    NUMBER("--elastic_timeout", elastic_timeout_s, "S", 0, 86400,
+           "beside --min_np: how long fewer than N ranks wait for others; default: 600"),
+    { "--reset_limit", NULL, "N", DSC_FLAG_INT32, AT(reset_limit), .min = 0, .max = 1000000,
+      .help = "beside --min_np: at most N processes replace lost ones; default: any number" },
     SWITCH("--save_pid", save_pid, "write the launcher's pid to /tmp/<pid>.deepspeed while it runs"),
     { "--log_level", NULL, "LEVEL", DSC_FLAG_CHOICE, AT(log_level_text), .choices = level_names,
       .help = "debug, info (default), warning, error or critical" },
@@ -94,13 +120,11 @@ static const dsc_flag rows[] = {
     { "--version", NULL, NULL, DSC_FLAG_BOOL, AT(version), .ends = true, .help = "print the version" },
     LATER("--venv_script", "FILE", "source the script in the shell before dsc-launch"),
     LATER("--autotuning", "MODE", "dsc tune --config FILE does it; leave it out"),
-    LATER("--elastic_training", NULL, FIXED_RANKS),
-    LATER("--min_elastic_nodes", "N", FIXED_RANKS),
-    LATER("--max_elastic_nodes", "N", FIXED_RANKS),
-    LATER("--min_np", "N", FIXED_RANKS),
-    LATER("--max_np", "N", FIXED_RANKS),
-    LATER("--host_discovery_script", "FILE", FIXED_RANKS),
-    LATER("--blacklist_cooldown_range", "LOW", FIXED_RANKS),
+    LATER("--elastic_training", NULL, MIN_NP),
+    LATER("--min_elastic_nodes", "N", MIN_NP),
+    LATER("--max_elastic_nodes", "N", MIN_NP),
+    LATER("--host_discovery_script", "FILE", MIN_NP),
+    LATER("--blacklist_cooldown_range", "LOW", MIN_NP),
     LATER("--chaos", "SPEC", "kill -STOP or -KILL of a rank's process; leave it out"),
 };
 static const dsc_positional program[] = {
@@ -139,9 +163,13 @@ static void set_level(dsc_launcher_options *out)
 /* Options that only our own agents implement. */
 static dsc_status check_other_launcher(const dsc_launcher_options *out, dsc_error *err)
 {
-    const struct { bool given; const char *flag, *instead; } ours[] = {
+    const struct {
+        bool given;
+        const char *flag, *instead;
+    } ours[] = {
         { out->rank_log_dir != NULL && strcmp(out->rank_log_dir, "None") != 0, "--enable_each_rank_log",
           "srun --output=DIR/%t.log, mpirun --output-filename DIR" },
+        { out->least_ranks > 0, "--min_np", "sbatch --requeue, or start it again with train --load auto" },
         { out->restart_limit > 0, "--max_restarts", "sbatch --requeue, or start it again with train --load auto" },
         { out->bind_cores, "--bind_cores_to_rank", "srun --cpu-bind, mpirun --bind-to" },
         { out->no_ssh, "--no_ssh", "leave one of the two out" },
@@ -193,6 +221,36 @@ static dsc_status check_ssh_options(const dsc_launcher_options *out, dsc_error *
     return DSC_OK;
 }
 
+/* --min_np and its flags. Slots are those of the most ranks, of which some may be empty. */
+static dsc_status check_elastic(dsc_launcher_options *out, dsc_error *err)
+{
+    if (out->least_nodes > 0) { /* torchrun's */
+        if (out->slots_per_node < 1)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--nnodes", "MIN:MAX needs --nproc_per_node, the ranks of each host");
+        if (out->least_ranks > 0)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--nnodes", "MIN:MAX cannot be used together with --min_np");
+        out->least_ranks = out->least_nodes * out->slots_per_node;
+    }
+    const char *beside = out->most_ranks > 0 ? "--max_np" : out->reset_limit >= 0 ? "--reset_limit" : NULL;
+    if (out->least_ranks == 0 && beside != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, beside, "needs --min_np, the fewest ranks that a job goes on with");
+    if (out->least_ranks > 0 && out->no_ssh)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--min_np",
+                        "cannot be used together with --no_ssh: one launcher decides "
+                        "which ranks belong to the job");
+    if (out->most_ranks == 0)
+        return DSC_OK;
+    if (out->most_ranks < out->least_ranks || (out->rank_count > 0 && out->most_ranks < out->rank_count) ||
+        (out->rank_count > 0 && out->rank_count < out->least_ranks))
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--max_np", "%d; expected --min_np <= -np <= --max_np",
+                        (int)out->most_ranks);
+    if (out->slots_per_node < 0) {
+        out->first_ranks = dsc_max_i64(out->rank_count, 0);
+        out->rank_count = out->most_ranks;
+    }
+    return DSC_OK;
+}
+
 /* Flags that contradict each other, whatever the hosts are. */
 static dsc_status check_together(dsc_launcher_options *out, dsc_error *err)
 {
@@ -217,6 +275,7 @@ static dsc_status check_together(dsc_launcher_options *out, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--module", "cannot be used together with --no_python");
     if (out->core_list != NULL && !out->bind_cores)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_core_list", "needs --bind_cores_to_rank");
+    DSC_TRY(check_elastic(out, err));
     if (out->node_rank > 0 && !out->no_ssh)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--node_rank",
                         "%d is for --no_ssh, where you start each host yourself; leave it out", out->node_rank);
@@ -226,8 +285,13 @@ static dsc_status check_together(dsc_launcher_options *out, dsc_error *err)
 dsc_status dsc_launcher_options_parse(int argc, char **argv, dsc_launcher_options *out, dsc_error *err)
 {
     bool help;
-    *out = (dsc_launcher_options){ .node_count = -1, .slots_per_node = -1, .rank_count = -1, .node_rank = -1,
-                                   .grace_s = 10 };
+    *out = (dsc_launcher_options) { .node_count = -1,
+                                    .slots_per_node = -1,
+                                    .rank_count = -1,
+                                    .node_rank = -1,
+                                    .grace_s = 10,
+                                    .elastic_timeout_s = 600,
+                                    .reset_limit = -1 };
     out->exports = (dsc_flag_list){ out->export_texts, 0, DSC_LAUNCHER_LIST_MAX };
     out->ssh_options = (dsc_flag_list){ out->ssh_option_texts, 0, DSC_LAUNCHER_LIST_MAX };
     DSC_TRY(dsc_flags_parse(&page, argc, argv, out, &help, err));

@@ -43,6 +43,12 @@ typedef struct dsc_launcher_options {
     int32_t grace_s;
     int32_t stuck_s;        /* --stuck_seconds; 0: what the ranks say themselves */
     int32_t restart_limit;
+    int32_t least_nodes;       /* --nnodes MIN:MAX; else 0 */
+    int32_t least_ranks;       /* --min_np; 0: the ranks are fixed */
+    int32_t most_ranks;        /* --max_np; 0: the ranks at the start */
+    int32_t first_ranks;       /* ranks at the start, where --max_np says more; 0: all */
+    int32_t elastic_timeout_s; /* --elastic_timeout */
+    int32_t reset_limit;       /* --reset_limit; -1: none */
     dsc_flag_list exports;     /* --export NAME[=VALUE], in order */
     dsc_flag_list ssh_options; /* --ssh_option NAME=VALUE */
     const char *export_texts[DSC_LAUNCHER_LIST_MAX], *ssh_option_texts[DSC_LAUNCHER_LIST_MAX];

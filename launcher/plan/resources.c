@@ -13,6 +13,7 @@
 
 #include "base/hosts/slurm.h"
 #include "base/io.h"
+#include "base/world_channel.h"
 #include "launcher/plan/pdsh.h"
 #include "launcher/plan/slurm.h"
 
@@ -281,6 +282,12 @@ dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *op
         return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "shm is memory that ranks of one host share, and there are %lld; "
                         "use tcp or gloo", (long long)out->pool.count);
     DSC_TRY(make_places(out, err));
+    if (opt->least_ranks > out->world_size)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--min_np", "%d, more than the %d rank%s of the job", opt->least_ranks,
+                        out->world_size, out->world_size == 1 ? "" : "s");
+    if (opt->least_ranks > 0 && out->world_size > DSC_WORLD_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--min_np", "ranks leave and join among at most %d, and there are %d",
+                        DSC_WORLD_RANKS_MAX, out->world_size);
     out->local = out->pool.count == 1 && dsc_machine_is_local(machine, out->pool.host[0].name);
     out->hide_gpus = machine->gpu_count == 0 && machine->visible == NULL && getenv("CUDA_VISIBLE_DEVICES") != NULL;
     DSC_TRY(choose_master(out, opt, machine, err));

@@ -11,7 +11,7 @@
 #ifndef DSC_LAUNCHER_PROTOCOL_CONTROL_H
 #define DSC_LAUNCHER_PROTOCOL_CONTROL_H
 
-#include "launcher/protocol/verdict.h"
+#include "launcher/protocol/membership.h"
 
 #define DSC_CONTROL_BEAT_NS INT64_C(500000000)
 #define DSC_CONTROL_LEASE_NS INT64_C(5000000000)
@@ -45,6 +45,8 @@ typedef struct dsc_order {
     uint32_t signal_count;         /* RUN, END: how many signals were to be passed on so far, and the last one */
     int32_t signal;
     uint32_t ends_seen;            /* ranks' ends that are known here */
+    uint32_t command_count;        /* RUN, of ranks that leave and join: how many commands there were so far, */
+    dsc_slot_command command;      /* and the last one, for a slot of this host counted from 0 */
     bool reader_gone[2];           /* nobody reads stdout, stderr any more */
 } dsc_order;
 
@@ -64,6 +66,7 @@ typedef struct dsc_notice {
     bool cut_off;       /* no order came within the lease: the agent ends its ranks */
     bool start_failed;  /* the ranks could not be started */
     bool drained;       /* GONE, and everything that the ranks wrote was sent */
+    uint32_t commands_done;
     uint32_t ends_from; /* number of the first end below */
     int32_t end_count;
     dsc_rank_end end[DSC_NOTICE_ENDS_MAX]; /* in the order in which they were seen */
@@ -88,6 +91,7 @@ typedef struct dsc_agent_event {
     const dsc_order *order;
     uint32_t epoch;
     int32_t rank_count; /* TASK */
+    bool elastic;       /* TASK: ranks are started by commands, and the host waits for more when none is left */
     bool ok;
     const dsc_rank_end *end;
 } dsc_agent_event;
@@ -95,8 +99,9 @@ typedef struct dsc_agent_event {
 typedef enum dsc_agent_action_kind {
     DSC_AGENT_DO_START,  /* the task of `epoch`; answered by STARTED before anything else */
     DSC_AGENT_DO_SIGNAL, /* to all ranks */
-    DSC_AGENT_DO_KILL,   /* whatever runs; repeated until NO_CHILDREN */
-    DSC_AGENT_DO_NOTICE, /* send it */
+    DSC_AGENT_DO_COMMAND,
+    DSC_AGENT_DO_KILL,         /* whatever runs; repeated until NO_CHILDREN */
+    DSC_AGENT_DO_NOTICE,       /* send it */
     DSC_AGENT_DO_STOP_READING, /* stream `which` */
     DSC_AGENT_DO_EXIT
 } dsc_agent_action_kind;
@@ -105,6 +110,7 @@ typedef struct dsc_agent_action {
     dsc_agent_action_kind kind;
     uint32_t epoch;
     int signal, which;
+    dsc_slot_command command;
     dsc_notice notice;
 } dsc_agent_action;
 
@@ -116,13 +122,15 @@ typedef struct dsc_agent {
     /* Private. */
     uint32_t task_epoch;
     int32_t task_ranks;
+    bool elastic;
+    uint32_t commands_done;
     dsc_order order; /* newest */
     uint64_t notice_count;
     int64_t received_ns, beat_at_ns, kill_at_ns, kill_again_at_ns;
     bool started, start_failed, ending, drained, dirty;
     bool reader_gone[2];
     uint32_t signal_count;
-    dsc_rank_end *end; /* [capacity], the caller's */
+    dsc_rank_end *end; /* [capacity], the caller's: the last ones, those that are not seen at least */
     int32_t end_count, capacity;
     void (*emit)(void *user, const dsc_agent_action *action); /* must not call back into the machine */
     void *user;
@@ -138,17 +146,19 @@ int64_t dsc_agent_wake_ns(const dsc_agent *agent); /* when a TICK is due */
 
 typedef enum dsc_coordinator_event_kind {
     DSC_COORDINATOR_TICK,
-    DSC_COORDINATOR_HELLO,    /* the agent of `host` answers and fits */
-    DSC_COORDINATOR_REFUSED,  /* it does not fit, or could not be started */
-    DSC_COORDINATOR_CLOSED,   /* the connection to it is gone */
+    DSC_COORDINATOR_HELLO,   /* the agent of `host` answers and fits */
+    DSC_COORDINATOR_REFUSED, /* it does not fit, or could not be started */
+    DSC_COORDINATOR_CLOSED,  /* the connection to it is gone */
     DSC_COORDINATOR_NOTICE,
-    DSC_COORDINATOR_START,    /* after READY: the tasks are made */
-    DSC_COORDINATOR_CONNECT,  /* contact (again) whom we have no agent of, then go on to READY */
-    DSC_COORDINATOR_QUIT,     /* dismiss all */
-    DSC_COORDINATOR_USER,     /* SIGINT, SIGTERM, ... */
-    DSC_COORDINATOR_PASS,     /* SIGUSR1, SIGSTOP, ...: to all ranks */
-    DSC_COORDINATOR_FOUND,    /* the hang finder: the run ends with `code` */
-    DSC_COORDINATOR_GIVE_UP,  /* nobody waits for the job any more */
+    DSC_COORDINATOR_START,       /* after READY: the tasks are made */
+    DSC_COORDINATOR_CONNECT,     /* contact (again) whom we have no agent of, then go on to READY */
+    DSC_COORDINATOR_QUIT,        /* dismiss all */
+    DSC_COORDINATOR_USER,        /* SIGINT, SIGTERM, ... */
+    DSC_COORDINATOR_PASS,        /* SIGUSR1, SIGSTOP, ...: to all ranks */
+    DSC_COORDINATOR_FOUND,       /* the hang finder: the run ends with `code` */
+    DSC_COORDINATOR_REPORT,      /* the rank in `slot` has reported its state */
+    DSC_COORDINATOR_KILL,        /* the rank in `slot` is stopped or stuck, and others can take over */
+    DSC_COORDINATOR_GIVE_UP,     /* nobody waits for the job any more */
     DSC_COORDINATOR_STOP_READING /* nobody reads stream `which` */
 } dsc_coordinator_event_kind;
 
@@ -157,6 +167,8 @@ typedef struct dsc_coordinator_event {
     int64_t now_ns;
     int32_t host;
     const dsc_notice *notice;
+    const dsc_world_report *report;
+    int32_t slot;
     int signal, which, code;
 } dsc_coordinator_event;
 
@@ -165,11 +177,12 @@ typedef enum dsc_coordinator_action_kind {
     DSC_COORDINATOR_DO_READY,   /* all answer: make the tasks, then START */
     DSC_COORDINATOR_DO_TASK,    /* send `host` its task, of `epoch` */
     DSC_COORDINATOR_DO_ORDER,
-    DSC_COORDINATOR_DO_ENDED,   /* rank end->rank; each once */
-    DSC_COORDINATOR_DO_DROP,    /* whatever stands for `host` here is ended; CLOSED may or may not follow */
-    DSC_COORDINATOR_DO_LOST,    /* `host` is lost in the middle of a run; silent: it said nothing, else it closed */
-    DSC_COORDINATOR_DO_OVER,    /* the run is over on every host (or never began): QUIT or CONNECT */
-    DSC_COORDINATOR_DO_LEFT     /* after QUIT: nobody is there any more */
+    DSC_COORDINATOR_DO_ENDED,      /* rank end->rank; each once */
+    DSC_COORDINATOR_DO_MEMBERSHIP, /* a call to a rank, or news */
+    DSC_COORDINATOR_DO_DROP,       /* whatever stands for `host` here is ended; CLOSED may or may not follow */
+    DSC_COORDINATOR_DO_LOST,       /* `host` is lost in the middle of a run; silent: it said nothing, else it closed */
+    DSC_COORDINATOR_DO_OVER,       /* the run is over on every host (or never began): QUIT or CONNECT */
+    DSC_COORDINATOR_DO_LEFT        /* after QUIT: nobody is there any more */
 } dsc_coordinator_action_kind;
 
 typedef struct dsc_coordinator_action {
@@ -179,6 +192,7 @@ typedef struct dsc_coordinator_action {
     bool silent;
     dsc_order order;
     const dsc_rank_end *end;
+    const dsc_membership_action *membership;
 } dsc_coordinator_action;
 
 typedef enum dsc_coordinator_phase {
@@ -206,6 +220,9 @@ typedef struct dsc_coordinator_host {
     bool gone, drained; /* of this epoch */
     bool start_failed;
     /* Private. */
+    int32_t lives; /* processes of this run that were started, or are about to be */
+    uint32_t command_count, commands_done;
+    dsc_slot_command command;
     uint32_t ends_seen;
     uint64_t notice_number, order_count;
     int64_t received_ns, beat_at_ns, lost_at_ns, task_at_ns;
@@ -220,6 +237,7 @@ typedef struct dsc_coordinator {
     dsc_verdict verdict; /* of the run */
     dsc_coordinator_host *host; /* [host_count], the caller's */
     int32_t host_count;
+    dsc_membership *membership; /* ranks leave and join; NULL: the ranks are fixed */
     bool host_failed;    /* some host could not be had */
     bool start_failed;   /* some host could not start its ranks */
     int32_t user_signal; /* that came before there was a run */
@@ -235,6 +253,9 @@ typedef struct dsc_coordinator {
 /* host[] has rank_count and direct filled and the rest zeroed; borrowed. */
 void dsc_coordinator_init(dsc_coordinator *c, dsc_coordinator_host *host, int32_t host_count, int64_t grace_ns,
                           void (*emit)(void *user, const dsc_coordinator_action *action), void *user);
+/* Ranks leave and join. The slots of a host follow those of the host before it; borrowed. */
+void dsc_coordinator_set_membership(dsc_coordinator *c, dsc_membership *membership, dsc_slot *slot, int32_t count,
+                                    const dsc_membership_limits *limits);
 void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event);
 int64_t dsc_coordinator_wake_ns(const dsc_coordinator *c, int64_t now_ns);
 /* Time of the newest message of the host that was silent longest. Hosts without processes of the run do not count. */

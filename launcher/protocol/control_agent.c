@@ -36,9 +36,10 @@ static void send_notice(dsc_agent *agent, int64_t now_ns)
     notice->cut_off = agent->cut_off;
     notice->start_failed = agent->start_failed;
     notice->drained = agent->drained;
+    notice->commands_done = agent->commands_done;
     notice->ends_from = seen;
     for (int32_t i = (int32_t)seen; i < agent->end_count && notice->end_count < DSC_NOTICE_ENDS_MAX; i++)
-        notice->end[notice->end_count++] = agent->end[i];
+        notice->end[notice->end_count++] = agent->end[i % agent->capacity];
     agent->beat_at_ns = now_ns + DSC_CONTROL_BEAT_NS;
     agent->dirty = false;
     act(agent, &action);
@@ -58,6 +59,7 @@ static void start(dsc_agent *agent, uint32_t epoch)
     agent->phase = DSC_AGENT_RUNS;
     agent->epoch = epoch;
     agent->end_count = 0;
+    agent->commands_done = 0;
     agent->started = agent->start_failed = agent->ending = agent->drained = false;
     agent->reader_gone[0] = agent->reader_gone[1] = false;
     agent->signal_count = agent->order.signal_count; /* those before the start were for nobody */
@@ -84,6 +86,17 @@ static void kill_now(dsc_agent *agent, int64_t now_ns)
     agent->kill_at_ns = dsc_min_i64(agent->kill_at_ns, now_ns);
 }
 
+/* The coordinator gives the next command when this one is known to be done. */
+static void obey(dsc_agent *agent, const dsc_order *order)
+{
+    if (!agent->started || order->command_count != agent->commands_done + 1)
+        return;
+    agent->commands_done++;
+    agent->dirty = true;
+    if (order->command.slot < agent->task_ranks && !agent->ending)
+        act(agent, &(dsc_agent_action) { .kind = DSC_AGENT_DO_COMMAND, .command = order->command });
+}
+
 static void follow(dsc_agent *agent, const dsc_order *order, int64_t now_ns)
 {
     for (int which = 0; which < 2; which++)
@@ -96,6 +109,8 @@ static void follow(dsc_agent *agent, const dsc_order *order, int64_t now_ns)
         agent->signal_count = order->signal_count;
         act(agent, &(dsc_agent_action){ .kind = DSC_AGENT_DO_SIGNAL, .signal = order->signal });
     }
+    if (order->phase == DSC_ORDER_RUN)
+        obey(agent, order);
     if (order->phase == DSC_ORDER_END)
         end_ranks(agent, order->term_signal, order->grace_ms * MS, now_ns);
     if (order->phase == DSC_ORDER_KILL || order->phase == DSC_ORDER_QUIT)
@@ -158,8 +173,9 @@ static bool take_order(dsc_agent *agent, const dsc_agent_event *event)
 static void take_end(dsc_agent *agent, const dsc_rank_end *end)
 {
     DSC_ASSERT(agent->phase == DSC_AGENT_RUNS);
-    DSC_ASSERT(agent->end_count < agent->capacity);
-    agent->end[agent->end_count++] = *end;
+    const int32_t seen = agent->order.epoch == agent->epoch ? (int32_t)agent->order.ends_seen : 0;
+    DSC_ASSERT(agent->end_count - seen < agent->capacity);
+    agent->end[agent->end_count++ % agent->capacity] = *end;
     agent->dirty = true;
 }
 
@@ -178,6 +194,7 @@ void dsc_agent_step(dsc_agent *agent, const dsc_agent_event *event)
         if (event->epoch > agent->task_epoch && event->rank_count <= agent->capacity) {
             agent->task_epoch = event->epoch;
             agent->task_ranks = event->rank_count;
+            agent->elastic = event->elastic;
         }
         break;
     case DSC_AGENT_CLOSED: agent->cut_off = true; break;
@@ -188,7 +205,7 @@ void dsc_agent_step(dsc_agent *agent, const dsc_agent_event *event)
         break;
     case DSC_AGENT_ENDED: take_end(agent, event->end); break;
     case DSC_AGENT_NO_CHILDREN:
-        if (agent->phase == DSC_AGENT_RUNS && agent->started)
+        if (agent->phase == DSC_AGENT_RUNS && agent->started && (!agent->elastic || agent->ending))
             become_gone(agent);
         break;
     case DSC_AGENT_DRAINED:

@@ -26,13 +26,70 @@ static void act(dsc_coordinator *c, dsc_coordinator_action_kind kind, int32_t ho
     c->emit(c->user, &(dsc_coordinator_action){ .kind = kind, .host = host, .epoch = c->epoch });
 }
 
+/* ---- ranks that leave and join ----------------------------------------------------------------------------------- */
+
+/* Without an end too few ranks are left, and none of them failed. */
+static void on_membership(void *user, const dsc_membership_action *action)
+{
+    dsc_coordinator *c = user;
+    if (action->kind != DSC_MEMBERSHIP_DO_BLAME)
+        c->emit(c->user,
+                &(dsc_coordinator_action) { .kind = DSC_COORDINATOR_DO_MEMBERSHIP,
+                                            .host = action->slot >= 0 ? c->membership->slot[action->slot].host : -1,
+                                            .epoch = c->epoch,
+                                            .membership = action });
+    else if (action->end != NULL)
+        dsc_verdict_blame(&c->verdict, action->end);
+    else
+        dsc_verdict_found(&c->verdict, dsc_status_exit_code(DSC_ERR_PEER));
+}
+
+void dsc_coordinator_set_membership(dsc_coordinator *c, dsc_membership *membership, dsc_slot *slot, int32_t count,
+                                    const dsc_membership_limits *limits)
+{
+    c->membership = membership;
+    for (int32_t host = 0, i = 0; host < c->host_count; host++)
+        for (int32_t k = 0; k < c->host[host].rank_count && i < count; k++)
+            slot[i++].host = host;
+    dsc_membership_init(membership, slot, count, limits, on_membership, c);
+}
+
+static int32_t first_slot(const dsc_coordinator *c, int32_t host)
+{
+    int32_t first = 0;
+    for (int32_t i = 0; i < host; i++)
+        first += c->host[i].rank_count;
+    return first;
+}
+
+/* The next command, when the last one is done. */
+static void next_command(dsc_coordinator *c, int32_t index)
+{
+    dsc_coordinator_host *host = &c->host[index];
+    if (c->membership == NULL || c->phase != DSC_COORDINATOR_RUNS || c->verdict.phase != DSC_VERDICT_RUN ||
+        host->commands_done != host->command_count)
+        return;
+    dsc_slot_command command = dsc_membership_command(c->membership, index);
+    if (command.slot < 0)
+        return;
+    command.slot -= first_slot(c, index);
+    host->lives += command.start;
+    host->command = command;
+    host->command_count++;
+}
+
 /* ---- orders ------------------------------------------------------------------------------------------------------ */
 
 static dsc_order wanted(const dsc_coordinator *c, const dsc_coordinator_host *host, int64_t now_ns)
 {
     const dsc_verdict *v = &c->verdict;
-    dsc_order order = { .epoch = c->epoch, .signal_count = c->signal_count, .signal = c->signal,
-                        .ends_seen = host->ends_seen, .reader_gone = { c->reader_gone[0], c->reader_gone[1] } };
+    dsc_order order = { .epoch = c->epoch,
+                        .signal_count = c->signal_count,
+                        .signal = c->signal,
+                        .ends_seen = host->ends_seen,
+                        .command_count = host->command_count,
+                        .command = host->command,
+                        .reader_gone = { c->reader_gone[0], c->reader_gone[1] } };
     if (c->phase == DSC_COORDINATOR_LEAVES || c->phase == DSC_COORDINATOR_LEFT)
         order.phase = DSC_ORDER_QUIT;
     else if (c->phase != DSC_COORDINATOR_RUNS && c->phase != DSC_COORDINATOR_OVER)
@@ -54,7 +111,7 @@ static dsc_order wanted(const dsc_coordinator *c, const dsc_coordinator_host *ho
 static bool same_order(const dsc_order *a, const dsc_order *b)
 {
     return a->epoch == b->epoch && a->phase == b->phase && a->term_signal == b->term_signal &&
-           a->signal_count == b->signal_count && a->ends_seen == b->ends_seen &&
+           a->signal_count == b->signal_count && a->ends_seen == b->ends_seen && a->command_count == b->command_count &&
            a->reader_gone[0] == b->reader_gone[0] && a->reader_gone[1] == b->reader_gone[1];
 }
 
@@ -65,6 +122,7 @@ static void send_orders(dsc_coordinator *c, int64_t now_ns)
         dsc_coordinator_host *host = &c->host[i];
         if (host->phase != DSC_HOST_HERE)
             continue;
+        next_command(c, i);
         dsc_order order = wanted(c, host, now_ns);
         if (host->said && same_order(&order, &host->last_order) && now_ns < host->beat_at_ns)
             continue;
@@ -79,7 +137,7 @@ static void send_orders(dsc_coordinator *c, int64_t now_ns)
 
 /* ---- hosts ------------------------------------------------------------------------------------------------------- */
 
-static int32_t alive_on(const dsc_coordinator_host *host) { return host->rank_count - (int32_t)host->ends_seen; }
+static int32_t alive_on(const dsc_coordinator_host *host) { return host->lives - (int32_t)host->ends_seen; }
 
 /* A host that was here is not any more. */
 static void lose(dsc_coordinator *c, int32_t index, bool silent, int64_t now_ns)
@@ -92,8 +150,11 @@ static void lose(dsc_coordinator *c, int32_t index, bool silent, int64_t now_ns)
         return;
     host->was_lost = true;
     host->lost_at_ns = now_ns;
-    dsc_verdict_host_lost(&c->verdict, index, alive_on(host));
-    host->ends_seen = (uint32_t)host->rank_count;
+    if (c->membership != NULL)
+        dsc_membership_host_lost(c->membership, index, now_ns);
+    else
+        dsc_verdict_host_lost(&c->verdict, index, alive_on(host));
+    host->ends_seen = (uint32_t)host->lives;
     c->emit(c->user, &(dsc_coordinator_action){ .kind = DSC_COORDINATOR_DO_LOST, .host = index, .epoch = c->epoch,
                                                 .silent = silent });
 }
@@ -141,21 +202,26 @@ static int32_t count_hosts(const dsc_coordinator *c, dsc_host_phase phase)
 
 /* ---- notices ----------------------------------------------------------------------------------------------------- */
 
-static void take_ends(dsc_coordinator *c, dsc_coordinator_host *host, const dsc_notice *notice)
+static void take_ends(dsc_coordinator *c, dsc_coordinator_host *host, const dsc_notice *notice, int64_t now_ns)
 {
     for (int32_t i = 0; i < notice->end_count; i++) {
         if (notice->ends_from + (uint32_t)i != host->ends_seen || alive_on(host) == 0)
             continue; /* known already, or out of order: the end will be sent again */
         host->ends_seen++;
-        dsc_verdict_rank_ended(&c->verdict, &notice->end[i]);
+        if (c->membership != NULL)
+            dsc_membership_ended(c->membership, notice->end[i].rank, &notice->end[i], now_ns);
+        else
+            dsc_verdict_rank_ended(&c->verdict, &notice->end[i]);
         c->emit(c->user, &(dsc_coordinator_action){ .kind = DSC_COORDINATOR_DO_ENDED, .host = (int32_t)(host - c->host),
                                                     .epoch = c->epoch, .end = &notice->end[i] });
     }
 }
 
-static void take_state(dsc_coordinator *c, dsc_coordinator_host *host, const dsc_notice *notice)
+static void take_state(dsc_coordinator *c, dsc_coordinator_host *host, const dsc_notice *notice, int64_t now_ns)
 {
-    take_ends(c, host, notice);
+    take_ends(c, host, notice, now_ns);
+    if (notice->commands_done <= host->command_count)
+        host->commands_done = notice->commands_done;
     if (notice->start_failed && !host->start_failed) {
         host->start_failed = c->start_failed = true;
         dsc_verdict_give_up(&c->verdict);
@@ -189,7 +255,7 @@ static void on_notice(dsc_coordinator *c, int32_t index, const dsc_notice *notic
     if (c->epoch == 0 || notice->epoch != c->epoch)
         return;
     if (c->phase == DSC_COORDINATOR_RUNS)
-        take_state(c, host, notice);
+        take_state(c, host, notice, now_ns);
     host->drained = host->gone && notice->drained;
 }
 
@@ -206,10 +272,16 @@ static void start_run(dsc_coordinator *c, int64_t now_ns)
     for (int32_t i = 0; i < c->host_count; i++) {
         dsc_coordinator_host *host = &c->host[i];
         host->gone = host->drained = host->start_failed = false;
-        host->ends_seen = 0;
+        host->ends_seen = host->command_count = host->commands_done = 0;
+        host->lives = c->membership != NULL ? 0 : host->rank_count;
         rank_count += host->rank_count;
     }
     dsc_verdict_init(&c->verdict, rank_count, c->grace_ns);
+    if (c->membership != NULL) {
+        const dsc_membership_limits limits = c->membership->limits;
+        dsc_membership_init(c->membership, c->membership->slot, c->membership->count, &limits, on_membership, c);
+        dsc_membership_begin(c->membership, now_ns);
+    }
     for (int32_t i = 0; i < c->host_count; i++)
         if (c->host[i].phase == DSC_HOST_HERE)
             send_task(c, i, now_ns);
@@ -263,6 +335,11 @@ int64_t dsc_coordinator_last_received_ns(const dsc_coordinator *c, int64_t now_n
 static void check_running(dsc_coordinator *c, int64_t now_ns)
 {
     bool over = true;
+    if (c->membership != NULL) {
+        if (c->verdict.phase == DSC_VERDICT_RUN)
+            dsc_membership_tick(c->membership, now_ns);
+        c->verdict.alive_count = dsc_membership_alive(c->membership);
+    }
     dsc_verdict_tick(&c->verdict, dsc_coordinator_last_received_ns(c, now_ns), now_ns);
     if (c->verdict.phase == DSC_VERDICT_KILL && c->give_up_at_ns == INT64_MAX)
         c->give_up_at_ns = now_ns + DSC_CONTROL_GIVE_UP_NS;
@@ -288,6 +365,8 @@ static void check_leaving(dsc_coordinator *c, int64_t now_ns)
 
 static void on_user(dsc_coordinator *c, int signal_number, int64_t now_ns)
 {
+    if (c->membership != NULL && c->phase == DSC_COORDINATOR_RUNS)
+        dsc_membership_user_ends(c->membership); /* before the ranks are signalled */
     if (c->phase == DSC_COORDINATOR_RUNS)
         (void)dsc_verdict_user_signal(&c->verdict, signal_number, now_ns);
     else if (c->user_signal == 0)
@@ -329,6 +408,14 @@ void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event
         if (c->phase == DSC_COORDINATOR_RUNS)
             dsc_verdict_found(&c->verdict, event->code);
         break;
+    case DSC_COORDINATOR_REPORT:
+        if (c->phase == DSC_COORDINATOR_RUNS && c->verdict.phase == DSC_VERDICT_RUN)
+            dsc_membership_report(c->membership, event->slot, event->report, now_ns);
+        break;
+    case DSC_COORDINATOR_KILL:
+        if (c->phase == DSC_COORDINATOR_RUNS)
+            dsc_membership_kill(c->membership, event->slot, now_ns);
+        break;
     case DSC_COORDINATOR_GIVE_UP:
         c->user_signal = c->user_signal != 0 ? c->user_signal : event->signal;
         dsc_verdict_give_up(&c->verdict);
@@ -358,6 +445,8 @@ int64_t dsc_coordinator_wake_ns(const dsc_coordinator *c, int64_t now_ns)
     int64_t at_ns = c->deadline_ns;
     if (c->phase == DSC_COORDINATOR_RUNS)
         at_ns = dsc_min_i64(at_ns, dsc_min_i64(dsc_verdict_wake_ns(&c->verdict, now_ns), c->give_up_at_ns));
+    if (c->phase == DSC_COORDINATOR_RUNS && c->membership != NULL && c->verdict.phase == DSC_VERDICT_RUN)
+        at_ns = dsc_min_i64(at_ns, dsc_membership_wake_ns(c->membership));
     for (int32_t i = 0; i < c->host_count; i++)
         if (c->host[i].phase == DSC_HOST_HERE && !c->host[i].direct)
             at_ns = dsc_min_i64(at_ns, dsc_min_i64(c->host[i].beat_at_ns,

@@ -197,6 +197,9 @@ void dsc_message_put_order(dsc_message_out *out, const dsc_order *order)
     put_u32(out, order->signal_count);
     put_i32(out, order->signal);
     put_u32(out, order->ends_seen);
+    put_u32(out, order->command_count);
+    put_i32(out, order->command.slot);
+    put_u8(out, order->command.start);
     put_u8(out, order->reader_gone[0]);
     put_u8(out, order->reader_gone[1]);
     dsc_message_end(out, begun);
@@ -213,6 +216,9 @@ bool dsc_message_get_order(const dsc_frame *frame, dsc_order *order)
     order->signal_count = get_u32(&in);
     order->signal = get_i32(&in, 0, 64);
     order->ends_seen = get_u32(&in);
+    order->command_count = get_u32(&in);
+    order->command.slot = get_i32(&in, 0, DSC_HOST_SLOTS_MAX - 1);
+    order->command.start = get_bool(&in);
     order->reader_gone[0] = get_bool(&in);
     order->reader_gone[1] = get_bool(&in);
     return all_taken(&in);
@@ -227,6 +233,7 @@ void dsc_message_put_notice(dsc_message_out *out, const dsc_notice *notice)
     put_u8(out, notice->cut_off);
     put_u8(out, notice->start_failed);
     put_u8(out, notice->drained);
+    put_u32(out, notice->commands_done);
     put_u32(out, notice->ends_from);
     put_i32(out, notice->end_count);
     for (int32_t i = 0; i < notice->end_count; i++) {
@@ -250,6 +257,7 @@ bool dsc_message_get_notice(const dsc_frame *frame, dsc_notice *notice)
     notice->cut_off = get_bool(&in);
     notice->start_failed = get_bool(&in);
     notice->drained = get_bool(&in);
+    notice->commands_done = get_u32(&in);
     notice->ends_from = get_u32(&in);
     notice->end_count = get_i32(&in, 0, DSC_NOTICE_ENDS_MAX);
     for (int32_t i = 0; i < notice->end_count && !in.bad; i++)
@@ -259,6 +267,26 @@ bool dsc_message_get_notice(const dsc_frame *frame, dsc_notice *notice)
                                          .signal = get_i32(&in, 0, 127),
                                          .exec_errno = get_i32(&in, 0, 4095) };
     return all_taken(&in);
+}
+
+void dsc_message_put_packet(dsc_message_out *out, dsc_frame_kind kind, const dsc_message_packet *packet)
+{
+    const size_t begun = dsc_message_begin(out, kind);
+    put_u32(out, packet->epoch);
+    put_i32(out, packet->index);
+    dsc_message_put(out, packet->bytes, packet->count);
+    dsc_message_end(out, begun);
+}
+
+/* The receiver reads the packet itself. */
+bool dsc_message_get_packet(const dsc_frame *frame, dsc_message_packet *packet)
+{
+    dsc_message_in in = dsc_message_in_of(frame);
+    packet->epoch = get_u32(&in);
+    packet->index = get_i32(&in, 0, DSC_HOST_SLOTS_MAX - 1);
+    packet->bytes = in.at;
+    packet->count = in.left;
+    return !in.bad && in.left <= DSC_WORLD_PACKET_MAX;
 }
 
 void dsc_message_put_ack(dsc_message_out *out, uint64_t bytes)
@@ -464,6 +492,7 @@ void dsc_message_put_task(dsc_message_out *out, uint32_t epoch, const dsc_host_t
     put_u8(out, task->bind_cores);
     put_u8(out, task->one_stream);
     put_u8(out, task->rank0_only);
+    put_u8(out, task->elastic);
     put_text(out, task->job_token);
     put_text(out, task->master_addr);
     put_u8(out, task->devices != NULL);
@@ -543,6 +572,7 @@ dsc_status dsc_message_get_task(dsc_alloc *alloc, const dsc_frame *frame, uint32
     task->bind_cores = get_bool(&in);
     task->one_stream = get_bool(&in);
     task->rank0_only = get_bool(&in);
+    task->elastic = get_bool(&in);
     get_text(&in, task->job_token, sizeof task->job_token);
     task->master_addr = keep_text(&in, &to);
     const bool has_devices = get_bool(&in);

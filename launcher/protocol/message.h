@@ -13,7 +13,7 @@
 #include "launcher/protocol/host_task.h"
 
 /* Changes with every change of a message's bytes. */
-#define DSC_MESSAGE_PROTOCOL 3u
+#define DSC_MESSAGE_PROTOCOL 4u
 /* The agent's first bytes. Text of a login shell before these bytes does not belong to the stream. */
 #define DSC_MESSAGE_MAGIC "\x16\x02" "dsc-agent"
 
@@ -30,11 +30,13 @@ typedef enum dsc_frame_kind {
     DSC_FRAME_NOTICE = 'N', /* agent */
     DSC_FRAME_OUTPUT = 'D', /* agent: bytes of one rank's stream */
     DSC_FRAME_OUTPUT_END = 'E',
-    DSC_FRAME_FLIGHT = 'F', /* agent: what one rank's collectives are doing; before the notice of the same time */
+    DSC_FRAME_FLIGHT = 'F',  /* agent: what one rank's collectives are doing; before the notice of the same time */
     DSC_FRAME_PROBLEM = 'P', /* agent: why the ranks could not be started */
-    DSC_FRAME_ORDER = 'O',  /* coordinator */
-    DSC_FRAME_TASK = 'T',   /* coordinator: what to start */
-    DSC_FRAME_ACK = 'A'     /* coordinator: how many bytes of frames with output it has taken in all */
+    DSC_FRAME_REPORT = 'R',  /* agent: a report of one rank about its world, for the coordinator's membership */
+    DSC_FRAME_CALL = 'C',    /* coordinator: the answer */
+    DSC_FRAME_ORDER = 'O',   /* coordinator */
+    DSC_FRAME_TASK = 'T',    /* coordinator: what to start */
+    DSC_FRAME_ACK = 'A'      /* coordinator: how many bytes of frames with output it has taken in all */
 } dsc_frame_kind;
 
 typedef struct dsc_frame {
@@ -108,6 +110,16 @@ typedef struct dsc_message_output {
     size_t bytes;
 } dsc_message_output;
 
+/* A packet of base/world_channel.h, from or to a rank. */
+typedef struct dsc_message_packet {
+    uint32_t epoch;
+    int32_t index;        /* rank on its host */
+    const uint8_t *bytes; /* borrowed from the frame */
+    size_t count;
+} dsc_message_packet;
+
+void dsc_message_put_packet(dsc_message_out *out, dsc_frame_kind kind, const dsc_message_packet *packet);
+bool dsc_message_get_packet(const dsc_frame *frame, dsc_message_packet *packet);
 void dsc_message_put_hello(dsc_message_out *out, const dsc_hello *hello);
 void dsc_message_put_order(dsc_message_out *out, const dsc_order *order);
 void dsc_message_put_notice(dsc_message_out *out, const dsc_notice *notice);

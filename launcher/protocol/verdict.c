@@ -43,6 +43,14 @@ void dsc_verdict_rank_ended(dsc_verdict *v, const dsc_rank_end *end)
     }
 }
 
+void dsc_verdict_blame(dsc_verdict *v, const dsc_rank_end *end)
+{
+    if (v->phase != DSC_VERDICT_RUN || v->has_primary)
+        return;
+    v->primary = *end;
+    v->has_primary = true;
+}
+
 void dsc_verdict_host_lost(dsc_verdict *v, int32_t host, int32_t alive_count)
 {
     DSC_ASSERT(v->alive_count >= alive_count);

@@ -47,6 +47,8 @@ void dsc_verdict_init(dsc_verdict *v, int32_t rank_count, int64_t grace_ns);
 
 /* Events. Ends that are noted before the next tick have no order: one by a signal is then the likelier cause. */
 void dsc_verdict_rank_ended(dsc_verdict *v, const dsc_rank_end *end);
+/* The job ends for this end of a rank; ranks that leave and join are counted elsewhere (membership.h). */
+void dsc_verdict_blame(dsc_verdict *v, const dsc_rank_end *end);
 /* A host with that many living ranks cannot be reached any more. */
 void dsc_verdict_host_lost(dsc_verdict *v, int32_t host, int32_t alive_count);
 /* SIGINT, SIGTERM, ... from the user. True when it begins the end; the second one ends the grace time. */

@@ -151,6 +151,12 @@ report "PowerSGD above stage 0" says "every rank needs the sums of whole matrice
 report "an optimizer without 8-bit moments" check "only Adam and AdamW have 8-bit moments" lion8
 config run8 '{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text.txt", "steps": 2, "seq_length": 16, "threads": 1, "moments": "8bit"}}'
 report "other moments than the saved ones" says "which are not converted" "$bin/train" --config run8.json --load run
+cat >dies.sh <<'END'
+[ "$RANK" = 1 ] && { until [ -s steps ]; do sleep 0.1; done; kill -9 $$; } &
+exec "$0" --config run.json --steps 100000 --log steps
+END
+report "too few ranks" says "and no other came" "$bin/dsc-launch" -np 2 --min_np 2 --reset_limit 0 \
+    sh -c ". ./dies.sh" "$bin/train"
 report "no such program" says "nor in PATH" "$bin/dsc-launch" --num_gpus=2 nosuch
 rows() { [ "$(grep -c '^| `' "$root/docs/errors.md")" = "$told" ] || fail "the page has other rows than these $told"; }
 report "every row was tried" rows

@@ -114,6 +114,7 @@ report "train --version" eval '[ $code -eq 0 ] && grep -q "^train (dsc) " "$tmp/
 contract="--num_gpus --nproc_per_node -np -H --hostfile --include --exclude --num_nodes --oversubscribe --master_addr
     --master_port --comm --export --ssh_port --ssh_option --launcher --launcher_args --sbatch --force_multi
     --bind_cores_to_rank --bind_core_list --enable_each_rank_log --grace_seconds --stuck_seconds --max_restarts
+    --elastic_timeout --reset_limit
     --save_pid --log_level --quiet --dry_run --no_python --no_local_rank --module --no_ssh --no_ssh_check --node_rank
     --standalone --version --venv_script --autotuning --elastic_training --min_elastic_nodes --max_elastic_nodes
     --min_np --max_np --host_discovery_script --blacklist_cooldown_range --chaos --help"

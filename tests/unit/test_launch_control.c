@@ -233,6 +233,9 @@ static void on_agent_action(void *user, const dsc_agent_action *action)
         must(w, action->signal != SIGUSR1 || a->passed <= w->passed, "a signal is passed on twice");
         signal_ranks(w, a, action->signal);
         break;
+    case DSC_AGENT_DO_COMMAND:
+        must(w, false, "fixed ranks are started by a command");
+        break;
     case DSC_AGENT_DO_KILL:
         for (int32_t i = 0; i < w->host[a->host].rank_count; i++)
             if (a->rank[i].runs) {
@@ -343,6 +346,9 @@ static void on_head_action(void *user, const dsc_coordinator_action *action)
         must(w, ++w->counted[action->end->rank] == 1, "an end is counted twice");
         if (action->end->code != 0 && w->ending_since_ns == INT64_MAX)
             w->ending_since_ns = w->now_ns;
+        break;
+    case DSC_COORDINATOR_DO_MEMBERSHIP:
+        must(w, false, "fixed ranks are members of a world");
         break;
     case DSC_COORDINATOR_DO_DROP: w->drop_wanted[action->host] = true; break;
     case DSC_COORDINATOR_DO_LOST:

@@ -17,6 +17,7 @@
 #include "sample.h"
 #include "saves.h"
 #include "signals.h"
+#include "worlds.h"
 
 #define DEFAULT_DATA_MAX 16
 
@@ -31,11 +32,14 @@ typedef struct train_run {
     train_progress progress;
     int rank; /* as the environment says, for messages before the engine is open */
     bool progress_open;
+    bool world_ends; /* ranks leave or join: the others go on in another world */
+    bool left;       /* this rank has left the job */
     int stop_signal; /* signal that ends the run after its save; 0: none */
     bool patience_ended;
     int64_t applied_count, skipped_count; /* steps of this run with and without an update */
     train_saves saves;
     train_sample sample;
+    train_worlds worlds;
     int64_t start_ns, first_step_ns;
     double eval_best; /* lowest loss of an evaluation so far */
     int64_t eval_count, eval_worse_count; /* evaluations, and those in a row whose loss was not lower */
@@ -147,7 +151,7 @@ static dsc_status check_run(train_run *run, int64_t step, dsc_error *err)
                         "how long to train is unknown; give --steps or data with an end");
     if (!info->has_data)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given; set it in the config or with --data");
-    if (run->args.prompt != NULL)
+    if (run->args.prompt != NULL && run->worlds.now.generation <= 1)
         DSC_TRY(train_sample_open(&run->sample, run->args.prompt, info, err));
     if (info->save_dir[0] != 0 && step < info->steps)
         DSC_TRY(dsc_engine_save_check(run->engine, info->save_dir, info->save_every, info->steps, err));
@@ -162,6 +166,9 @@ static void engine_options(train_run *run, dsc_engine_options *options)
     options->override_count = run->args.override_count;
     options->flags =
         DSC_ENGINE_ONE_THREAD | DSC_ENGINE_LATE_VALUES | (run->args.strict ? (uint32_t)DSC_ENGINE_STRICT : 0);
+    if (run->worlds.now.carried)
+        options->flags |= DSC_ENGINE_CARRIED;
+    options->carried = &run->worlds.carried;
     options->log = (dsc_log){ log_line, run };
     options->default_model = "gpt2-nano";
     options->default_data = run->default_data;
@@ -235,6 +242,8 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
     }
     if (run->progress_open)
         DSC_TRY(train_progress_step(&run->progress, result, err));
+    train_worlds_stepped(&run->worlds, result->step);
+    run->world_ends = (result->requests & TRAIN_REQUEST_WORLD) != 0 && !last;
     run->applied_count += !result->skipped;
     run->skipped_count += result->skipped;
     run->stop_signal = last ? 0 : train_signals_stop(result->requests);
@@ -259,6 +268,16 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
     return DSC_OK;
 }
 
+/* A call of the launcher becomes a request, so that all ranks end the world after the same step. */
+static void look_for_calls(train_run *run)
+{
+    train_worlds_look(&run->worlds);
+    if (run->worlds.called)
+        dsc_engine_request(run->engine, TRAIN_REQUEST_WORLD);
+    if (run->worlds.end_called)
+        dsc_engine_request(run->engine, train_signals_request(SIGTERM));
+}
+
 static dsc_status train(train_run *run, dsc_error *err)
 {
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
@@ -266,8 +285,9 @@ static dsc_status train(train_run *run, dsc_error *err)
     if (stats.step >= run->info.steps && run->progress_open)
         train_progress_say(&run->progress, "step %lld of %lld is done already; nothing to train", (long long)stats.step,
                            (long long)run->info.steps);
-    while (stats.step < run->info.steps && run->stop_signal == 0 && !run->patience_ended) {
+    while (stats.step < run->info.steps && run->stop_signal == 0 && !run->patience_ended && !run->world_ends) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
+        look_for_calls(run);
         DSC_TRY(dsc_engine_train_batch(run->engine, &result, err));
         DSC_TRY(after_step(run, &result, err));
         dsc_engine_stats_get(run->engine, &stats); /* the step, which may be an earlier one */
@@ -329,40 +349,162 @@ static dsc_status print_end(train_run *run, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status run_all(train_run *run, dsc_error *err)
+/* ---- one world after the other, or only one ---- */
+
+/* Values by which all ranks decide alike, from rank 0 to ranks that joined. */
+static dsc_status spread_decisions(train_run *run, dsc_error *err)
+{
+    struct {
+        double eval_best, evaluated_loss;
+        int64_t eval_count, eval_worse_count, saved_step, evaluated_step, applied_count, skipped_count;
+    } all = { run->eval_best,        run->saves.evaluated_loss, run->eval_count,    run->eval_worse_count,
+              run->saves.saved_step, run->saves.evaluated_step, run->applied_count, run->skipped_count };
+    DSC_TRY(dsc_engine_broadcast(run->engine, &all, (int64_t)sizeof all, 0, err));
+    run->eval_best = all.eval_best;
+    run->eval_count = all.eval_count;
+    run->eval_worse_count = all.eval_worse_count;
+    run->applied_count = all.applied_count;
+    run->skipped_count = all.skipped_count;
+    run->saves.saved_step = all.saved_step;
+    run->saves.evaluated_step = all.evaluated_step;
+    run->saves.evaluated_loss = all.evaluated_loss;
+    return DSC_OK;
+}
+
+/* Rank 0 shows progress. In a later world that may be another rank than before. */
+static dsc_status open_progress(train_run *run, const dsc_engine_stats *stats, dsc_error *err)
+{
+    const bool shows = dsc_engine_rank(run->engine) == 0, opens = shows && !run->progress_open;
+    if (run->progress_open && !shows) {
+        train_progress_close(&run->progress);
+        run->progress_open = false;
+    }
+    if (opens)
+        DSC_TRY(train_progress_open(&run->progress, &run->info, stats, stats->step, err));
+    run->progress_open = shows;
+    run->saves.progress = shows ? &run->progress : NULL;
+    run->progress.ranks = dsc_engine_size(run->engine);
+    run->progress.loads = run->info.log_expert_load ? run->engine : NULL;
+    if (opens && !run->worlds.now.carried)
+        DSC_TRY(print_start(run, err));
+    if (shows && stats->step > 0 && !run->worlds.now.carried)
+        train_progress_say(&run->progress, "resumed at step %lld", (long long)stats->step);
+    return DSC_OK;
+}
+
+static dsc_status open_run(train_run *run, dsc_error *err)
 {
     dsc_engine_options options;
+    const train_saves before = run->saves;
+    const char *rank = getenv("RANK");
+    run->rank = rank != NULL ? atoi(rank) : 0;
     engine_options(run, &options);
     DSC_TRY(dsc_engine_open(&run->engine, &options, err));
     run->info.struct_bytes = (uint32_t)sizeof run->info;
     dsc_engine_run_info(run->engine, &run->info);
-    run->saves = (train_saves){ .engine = run->engine, .info = &run->info, .saved_step = -1, .started_step = -1,
-                                .evaluated_step = -1 };
-    DSC_TRY(train_saves_load(&run->saves, err));
+    run->saves = (train_saves) { .engine = run->engine,
+                                 .info = &run->info,
+                                 .saved_step = -1,
+                                 .started_step = -1,
+                                 .evaluated_step = -1,
+                                 .again = run->worlds.now.generation > 1 };
+    if (run->worlds.now.carried) {
+        run->saves.saved_step = before.saved_step;
+        run->saves.evaluated_step = before.evaluated_step;
+        run->saves.evaluated_loss = before.evaluated_loss;
+        DSC_TRY(spread_decisions(run, err));
+    } else {
+        DSC_TRY(train_saves_load(&run->saves, err));
+    }
     /* Without a load, first values are made here, so that errors of a model's files come before the run. */
     DSC_TRY(dsc_engine_barrier(run->engine, err));
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     dsc_engine_stats_get(run->engine, &stats);
     DSC_TRY(check_run(run, stats.step, err));
-    if (dsc_engine_rank(run->engine) == 0) {
-        DSC_TRY(train_progress_open(&run->progress, &run->info, &stats, stats.step, err));
-        run->progress.ranks = dsc_engine_size(run->engine);
-        run->progress.loads = run->info.log_expert_load ? run->engine : NULL;
-        run->progress_open = true;
-        run->saves.progress = &run->progress;
-        DSC_TRY(print_start(run, err));
-        if (stats.step > 0)
-            train_progress_say(&run->progress, "resumed at step %lld", (long long)stats.step);
-    }
-    train_signals_watch(run->engine, run->info.save_dir[0] != 0);
+    run->worlds.step = stats.step;
+    return open_progress(run, &stats, err);
+}
+
+/* Too few ranks are left. */
+static dsc_status save_and_end(train_run *run, dsc_error *err)
+{
+    return run->info.save_dir[0] != 0 ? train_saves_save(&run->saves, run->worlds.step, true, err) : DSC_OK;
+}
+
+/* At a step boundary: into another world, or, where the launcher ends the job, to the end. */
+static dsc_status part(train_run *run, dsc_error *err)
+{
+    bool end;
+    const bool leaves = train_signals_leaves();
+    DSC_TRY(train_saves_settle(&run->saves, err));
+    DSC_TRY(train_worlds_part(&run->worlds, &run->engine, leaves, &end, err));
+    run->world_ends = !end;
+    run->left = !end && leaves;
+    if (!end)
+        return DSC_OK;
+    run->stop_signal = SIGTERM;
+    return save_and_end(run, err);
+}
+
+/* The run in one world, up to its end or that of the world. */
+static dsc_status run_world(train_run *run, dsc_error *err)
+{
+    const bool change = train_worlds_change(&run->worlds);
+    run->world_ends = false;
+    DSC_TRY(open_run(run, err));
+    if (run->worlds.now.last)
+        return save_and_end(run, err);
+    train_signals_watch(run->engine, change                       ? TRAIN_SIGNALS_LEAVE
+                                     : run->info.save_dir[0] != 0 ? TRAIN_SIGNALS_SAVE
+                                                                  : TRAIN_SIGNALS_END);
     const dsc_status trained = train(run, err);
-    train_signals_unwatch();
+    if (change)
+        train_signals_pause();
+    else
+        train_signals_unwatch();
     DSC_TRY(trained);
-    if (run->stop_signal != 0)
+    if (run->world_ends && run->stop_signal == 0)
+        DSC_TRY(part(run, err));
+    if (run->world_ends || run->stop_signal != 0)
         return DSC_OK;
     if (run->args.prompt != NULL)
         DSC_TRY(train_sample_print(&run->sample, run->engine, run->progress_open ? &run->progress : NULL, err));
     return print_end(run, err);
+}
+
+/* True: a failure was the loss of a rank, or ranks leave and join, and the run goes on in another world. */
+static bool goes_on(train_run *run, dsc_status status, const dsc_error *failure)
+{
+    char text[1024];
+    if (status == DSC_OK)
+        return run->world_ends && !run->left && run->stop_signal == 0;
+    if (!train_worlds_is_loss(&run->worlds, status))
+        return false;
+    train_signals_pause();
+    if (run->rank == 0)
+        fprintf(stderr, "dsc: note: world %u ends: %s\n", run->worlds.now.generation,
+                dsc_error_format(failure, text, sizeof text));
+    run->saves.started_step = -1; /* a save that was on its way is lost */
+    train_worlds_lose(&run->worlds, &run->engine, failure);
+    return true;
+}
+
+static dsc_status run_all(train_run *run, dsc_error *err)
+{
+    dsc_status status;
+    DSC_TRY(train_worlds_open(&run->worlds, err));
+    do {
+        if (train_worlds_change(&run->worlds))
+            DSC_TRY(train_worlds_next(&run->worlds, err));
+        if (run->worlds.end_called)
+            return DSC_OK;
+        status = run_world(run, err);
+    } while (goes_on(run, status, err));
+    if (run->left)
+        train_worlds_left(&run->worlds);
+    else if (status == DSC_OK)
+        train_worlds_done(&run->worlds, run->saves.saved_step == run->worlds.step);
+    return status;
 }
 
 /* A descriptor 0, 1 or 2 that the caller closed would become a log or a checkpoint, with our lines in it. */
@@ -402,6 +544,7 @@ int main(int argc, char **argv)
         train_progress_close(&run.progress);
     train_sample_close(&run.sample);
     dsc_engine_close(&run.engine);
+    train_worlds_close(&run.worlds);
     if (status == DSC_OK)
         return run.stop_signal != 0 ? 128 + run.stop_signal : 0;
     fprintf(stderr, "dsc: error: %s\n", dsc_error_format(&err, text, sizeof text));

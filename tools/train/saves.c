@@ -78,7 +78,7 @@ dsc_status train_saves_load(train_saves *s, dsc_error *err)
     const dsc_run_info *info = s->info;
     const char *dir = info->load_dir;
     const bool latest = strcmp(dir, "latest") == 0, automatic = strcmp(dir, "auto") == 0;
-    const long restarts = restart_count();
+    const long restarts = s->again ? 1 : restart_count();
     int64_t saved = -1;
     if ((automatic || latest) && info->save_dir[0] == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "%s means the newest checkpoint of --save DIR; give --save", dir);

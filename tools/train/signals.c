@@ -25,6 +25,7 @@ enum { STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals };
 static dsc_engine *_Atomic asked_engine; /* NULL: not training */
 static atomic_int handlers_running;      /* on any thread */
 static _Atomic int64_t stop_asked_ns;    /* 0: not yet */
+static atomic_bool leaves_on_term, leave_asked;
 
 static void end_if_asked_again(const struct stop_signal *stop)
 {
@@ -40,6 +41,11 @@ static void on_signal(int number)
 {
     uint32_t request = TRAIN_REQUEST_SAVE;
     handlers_running++;
+    if (number == SIGTERM && leaves_on_term) {
+        leave_asked = true;
+        request = TRAIN_REQUEST_WORLD;
+        number = 0;
+    }
     for (int i = 0; i < STOP_SIGNALS; i++)
         if (number == stop_signals[i].number) {
             request = stop_signals[i].request;
@@ -49,6 +55,14 @@ static void on_signal(int number)
     if (engine != NULL)
         dsc_engine_request(engine, request);
     handlers_running--;
+}
+
+uint32_t train_signals_request(int number)
+{
+    for (int i = 0; i < STOP_SIGNALS; i++)
+        if (number == stop_signals[i].number)
+            return stop_signals[i].request;
+    return 0;
 }
 
 int train_signals_stop(uint32_t requests)
@@ -68,15 +82,27 @@ const char *train_signals_name(int number)
     return name;
 }
 
-void train_signals_watch(dsc_engine *engine, bool can_save)
+bool train_signals_leaves(void) { return leave_asked; }
+
+void train_signals_watch(dsc_engine *engine, train_signals_effect effect)
 {
     const struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     struct sigaction before;
+    leaves_on_term = effect == TRAIN_SIGNALS_LEAVE;
     asked_engine = engine;
+    if (leave_asked)
+        dsc_engine_request(engine, TRAIN_REQUEST_WORLD);
     sigaction(SIGUSR1, &action, NULL);
-    for (int i = 0; i < STOP_SIGNALS && can_save; i++)
+    for (int i = 0; i < STOP_SIGNALS && effect != TRAIN_SIGNALS_END; i++)
         if (sigaction(stop_signals[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(stop_signals[i].number, &action, NULL);
+}
+
+void train_signals_pause(void)
+{
+    asked_engine = NULL; /* SIGUSR1 stays caught: late ones must not end a run that is done */
+    while (handlers_running > 0)
+        sched_yield();
 }
 
 void train_signals_unwatch(void)
@@ -85,7 +111,5 @@ void train_signals_unwatch(void)
     for (int i = 0; i < STOP_SIGNALS; i++)
         if (sigaction(stop_signals[i].number, NULL, &now) == 0 && now.sa_handler == on_signal)
             signal(stop_signals[i].number, SIG_DFL);
-    asked_engine = NULL; /* SIGUSR1 stays caught: late ones must not end a run that is done */
-    while (handlers_running > 0)
-        sched_yield();
+    train_signals_pause();
 }

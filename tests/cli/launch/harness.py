@@ -3,7 +3,7 @@ import concurrent.futures, contextlib, io, json, multiprocessing, os, re, shutil
 
 LAUNCH = os.path.join(os.path.abspath(os.environ["DSC_BIN"]), "dsc-launch")
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
-SCRIPT = "tests/cli/test_launch_hosts.sh" if sys.argv[0].endswith("hosts.py") else "tests/cli/test_launch.sh"
+SCRIPT = "tests/cli/test_" + {"hosts": "launch_hosts", "elastic": "elastic"}.get(os.path.basename(sys.argv[0])[:-3], "launch") + ".sh"
 # Factor of time bounds. Without DSC_TEST_STRICT a bound detects waits that would last ten times as long or for ever
 # (tests/README.md).
 SLOW = (3 if os.environ.get("DSC_SAN") else 1) * (1 if os.environ.get("DSC_TEST_STRICT") else 5)

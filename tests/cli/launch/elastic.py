@@ -1,0 +1,145 @@
+# elastic.py - jobs whose ranks leave and join. SPDX-License-Identifier: Apache-2.0
+from elastic_job import *
+
+
+def killed(*victims):
+    with Job("-np", "4", "--min_np", "2") as job:
+        job.wait_step(3)
+        for slot in victims:
+            job.signal(slot, signal.SIGKILL)
+        job.end()
+        job.same_bits(repeated=1)
+        check(len(job.worlds()) >= 2 and job.worlds()[-1] >= 3, job.said())
+        check("is lost: rank " in job.said() and "after the world before it ended" in job.said(), job.said())
+
+
+@test
+def the_first_rank_is_killed():
+    killed(0)
+
+
+@test
+def another_rank_is_killed():
+    killed(2)
+
+
+@test
+def two_that_are_no_neighbours_are_killed():
+    killed(1, 3)
+
+
+# Rank 1's states are nowhere: the run goes on from its checkpoint, or from the beginning.
+@test
+def neighbours_are_killed():
+    with Job("-np", "4", "--min-num-proc", "2", more=["--save", "{}/ck", "--save-every", "2"]) as job:
+        job.wait_step(4)
+        for slot in (1, 2):
+            job.signal(slot, signal.SIGSTOP) # so that both are there when the other dies
+        for slot in (1, 2):
+            job.signal(slot, signal.SIGKILL)
+        job.end()
+        job.same_bits(repeated=STEPS)
+        check("are lost with the ranks that had them" in job.said(), job.said())
+        check("resumed at step " in job.said(), job.said())
+
+
+@test
+def a_rank_is_killed_during_the_reform():
+    with Job("-np", "4", "--min_np", "1") as job:
+        job.wait_step(3)
+        job.signal(3, signal.SIGKILL)
+        job.wait_line("dsc-launch: world 2: ")
+        job.signal(1, signal.SIGKILL)
+        job.end()
+        job.same_bits(repeated=STEPS)
+        check(len(job.worlds()) >= 3, job.said())
+
+
+# Nothing is made again, and the slot stays empty.
+@test
+def sigterm_to_a_rank_is_a_leave():
+    with Job("-np", "3", "--min_np", "2") as job:
+        job.wait_step(2)
+        job.signal(0, signal.SIGTERM)
+        job.end()
+        job.same_bits(repeated=0)
+        equal(job.worlds(), [3, 2], job.said())
+        check("slot 0: its rank has left" in job.said(), job.said())
+
+
+@test
+def a_stopped_rank_is_killed_and_replaced():
+    with Job("-np", "3", "--min_np", "2") as job:
+        job.wait_step(2)
+        job.signal(1, signal.SIGSTOP)
+        job.end()
+        job.same_bits(repeated=1)
+        check("is stopped: it is killed" in job.said(), job.said())
+        check("killed by SIGKILL" in job.said(), job.said())
+
+
+@test
+def ranks_join_while_checkpoints_are_written():
+    save = ["--save", "{}/ck", "--save-every", "1", "--save-async"]
+    with Job("-np", "2", "--min_np", "1", "--max_np", "4", "--oversubscribe", more=save) as job:
+        job.wait_step(5)
+        job.signal(1, signal.SIGKILL)
+        job.end()
+        job.same_bits(repeated=1)
+        equal((job.worlds()[0], job.worlds()[-1]), (2, 4), job.said())
+        check(os.path.isdir(f"{job.folder.path}/ck/step-{STEPS}"), job.said())
+        check("not saved" not in job.said(), job.said())
+
+
+@test
+def too_few_ranks_save_and_end():
+    with Job("-np", "3", "--min_np", "3", "--reset_limit", "0", more=["--save", "{}/ck"]) as job:
+        job.wait_step(3)
+        job.signal(1, signal.SIGKILL)
+        job.end(4)
+        errors = [l for l in job.said().splitlines() if l.startswith("dsc: error:")]
+        equal(len(errors), 1, job.said())
+        check("2 ranks are left, fewer than --min_np 3, and no other came; step " in errors[0], errors)
+        check(int(re.search(r"step (\d+) is saved", errors[0]).group(1)) >= 2, errors)
+        check(any(n.startswith("step-") for n in os.listdir(job.folder.path + "/ck")), job.said())
+
+
+@test
+def the_user_ends_the_job_once():
+    with Job("-np", "3", "--min_np", "1", more=["--save", "{}/ck"], steps=1000) as job:
+        job.wait_step(2)
+        job.p.terminate()
+        job.end(143)
+        check("SIGTERM: ended at step " in job.said(), job.said())
+        equal(job.worlds(), [3], "no rank leaves by itself", job.said())
+
+
+# Each process fails in the same way: its slot is not filled for ever.
+@test
+def processes_that_always_fail_end_the_job():
+    with Folder() as f:
+        r = launch("-np", "2", "--min_np", "1", f.file("fails", "#!/bin/sh\nexit 7\n", 0o755))
+        equal(r.code, 7, r)
+        r = launch("-np", "2", "--min_np", "1", "train", "--config", f.file("c.json", '{"train_batch_sise": 1,'))
+        equal((r.code, len(r.errors())), (2, 1), r)
+
+
+@test
+def a_program_without_worlds_has_fixed_ranks():
+    r = launch("-np", "3", "--min_np", "1", "sh", "-c", "echo $RANK/$WORLD_SIZE")
+    equal((r.code, sorted(l.split("] ")[-1] for l in r.out.splitlines())), (0, ["0/3", "1/3", "2/3"]), r)
+
+
+@test
+def flags_that_do_not_fit_are_refused():
+    refused(launch("--max_np", "3", "true"), "--max_np", "needs --min_np")
+    refused(launch("--reset_limit", "3", "true"), "--reset_limit", "needs --min_np")
+    refused(launch("--min_np", "3", "--max_np", "2", "true"), "--max_np", "--min_np <= -np <= --max_np")
+    refused(launch("-np", "2", "--min_np", "3", "true"), "--min_np", "more than")
+    refused(launch("--nnodes", "1:2", "true"), "--nnodes", "--nproc_per_node")
+    refused(launch("--nnodes", "3:2", "--nproc_per_node", "1", "true"), "--nnodes", "MIN:MAX")
+    refused(launch("--launcher", "slurm", "--min_np", "1", "true"), "--min_np", "agents")
+    refused(launch("--no_ssh", "--min_np", "1", "true"), "--min_np", "--no_ssh")
+
+
+sys.exit(run_all(next((a for a in sys.argv[1:] if not a.startswith("-")), "")))
