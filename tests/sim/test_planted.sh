@@ -35,4 +35,8 @@ check "operands that are not waited for are found" "$sim/planted/grouped_gemm_sm
     '^not ok 1 - grouped_gemm |^cusim: deadlock inside .?grouped_sm90_kernel' "$wide"
 check "operands that are given back too early are found" "$sim/planted/grouped_gemm_sm90-early" no '^not ok 1 - grouped_gemm ' "$wide"
 check "rows of the next expert are found" "$sim/planted/grouped_gemm_sm90-rows" no '^not ok 3 - grouped_gemm wide weight ' "$wide"
+running='batch_stats f32 63x33 with statistics' tiles='batch_stats f32 130x64' # one tile of rows, and several
+check "statistics of a batch norm as they are" "$sim/checkkern" yes '^ok 1 - batch_stats ' "$running"
+check "a running variance over too many rows is found" "$sim/planted/batch_norm-biased" no '^#  +cuda, .*: variance\[' "$running"
+check "parts of statistics that are added too early are found" "$sim/planted/batch_norm-barrier" no '^not ok 1 - batch_stats ' "$tiles"
 echo "1..$n"
