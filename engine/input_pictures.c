@@ -4,6 +4,7 @@
 
 #include "base/formats/json.h"
 #include "engine/data/files.h"
+#include "engine/data/images/image_reader.h"
 #include "engine/data/images/list.h"
 #include "engine/data/images/preprocessor.h"
 #include "engine/data/pictures.h"
@@ -254,6 +255,28 @@ static dsc_status fill_changes(const dsc_engine *engine, const dsc_image_preproc
     t->brightness = images->jitter[0], t->contrast = images->jitter[1];
     t->saturation = images->jitter[2], t->hue = images->jitter[3];
     return DSC_OK;
+}
+
+static bool is_encoded(const dsc_engine *engine, const dsc_config_paths *names)
+{
+    dsc_data_files files = { .alloc = engine->alloc };
+    dsc_status status = DSC_OK;
+    bool encoded = false;
+    for (int i = 0; i < names->count && status == DSC_OK; i++)
+        status = dsc_data_files_add(&files, dsc_config_path(names, i), i, NULL);
+    for (int64_t i = 0; i < files.count && !encoded; i++)
+        encoded = dsc_image_list_is(files.path[i]);
+    dsc_data_files_free(&files);
+    return encoded;
+}
+
+int64_t dsc_engine_decoder_bytes(const dsc_engine *engine)
+{
+    const dsc_ext_config *own = &engine->config.own;
+    if (!dsc_model_sees_pictures(engine->model))
+        return 0;
+    const int sets = (is_encoded(engine, &own->data) ? 1 : 0) + (is_encoded(engine, &own->eval_data) ? 1 : 0);
+    return sets * choose_readers(engine) * dsc_image_reader_encoded_bytes(own->images.pixels_max);
 }
 
 /* ---- mixed pictures ---------------------------------------------------------------------------------------------- */

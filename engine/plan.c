@@ -571,6 +571,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
         plan->bytes[DSC_TAG_LIBRARY][tier] += stats.count[DSC_TAG_LIBRARY][tier].current_bytes;
     plan->bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE] += o->device_library_bytes;
+    plan->bytes[DSC_TAG_LIBRARY][DSC_TIER_HOST] += o->decoder_bytes;
     for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
         for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
             plan->tier_bytes[tier] += plan->bytes[tag][tier];

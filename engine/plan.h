@@ -87,6 +87,7 @@ typedef struct dsc_plan_options {
     int64_t comm_bytes; /* buffers of the transports over host memory */
     int64_t device_comm_bytes;    /* buffers of the transport over device memory, if separate */
     int64_t device_library_bytes; /* allocated by that transport's library */
+    int64_t decoder_bytes;        /* of readers of pictures that are not open: the others are counted where they are */
     int64_t data_bytes;        /* the reader */
     int64_t mirror_bytes;      /* copies of states (mirror.h) */
     const dsc_io *io;          /* borrowed until the engine closes; may be NULL */

@@ -52,7 +52,8 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                 .device = engine->device,
                                 .data_bytes = engine->input.source.fill != NULL || engine->plan_only
                                                   ? dsc_reader_plan_bytes(&reader)
-                                                  : 0 };
+                                                  : 0,
+                                .decoder_bytes = engine->plan_only ? dsc_engine_decoder_bytes(engine) : 0 };
     out->mirror_bytes = dsc_engine_mirror_bytes(engine);
     dsc_engine_comm_plan(engine, out);
 }

@@ -33,6 +33,7 @@ struct dsc_pictures {
     int64_t drawn_classes;    /* 0: not all files are drawn */
     dsc_image_reader *reader; /* [options.changes.readers] */
     dsc_workers *workers;
+    int64_t noted;        /* bytes of the readers in the plan */
     int64_t first_sample; /* of the batch that is filled */
     void *const *batch;
     picture_news news;
@@ -224,6 +225,21 @@ static dsc_status open_list(dsc_pictures *p, dsc_error *err)
 
 static dsc_status run_part(void *user, int32_t thread, int64_t part, dsc_error *err);
 
+/* All readers may have their largest picture at once. */
+static int64_t reader_bytes(const dsc_pictures *p)
+{
+    const dsc_picture_options *o = &p->options;
+    int64_t most = 0;
+    if (p->encoded)
+        return o->changes.readers * dsc_image_reader_encoded_bytes(o->changes.pixels_max);
+    for (int64_t i = 0; i < o->path_count; i++) {
+        const int64_t pixels = p->file[i].height * p->file[i].width;
+        most =
+            dsc_max_i64(most, dsc_image_reader_file_bytes(pixels * p->file[i].channels, pixels, o->height * o->width));
+    }
+    return o->changes.readers * most;
+}
+
 static dsc_status open_readers(dsc_pictures *p, dsc_error *err)
 {
     const dsc_picture_options *o = &p->options;
@@ -233,6 +249,8 @@ static dsc_status open_readers(dsc_pictures *p, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "data",
                         "the model sees %lld planes; encoded or changed pictures are for models of 1 or 3",
                         (long long)o->planes);
+    DSC_TRY(dsc_alloc_note(o->alloc, DSC_TAG_LIBRARY, DSC_TIER_HOST, reader_bytes(p), err));
+    p->noted = reader_bytes(p);
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, readers, sizeof *p->reader, &p->reader, err));
     for (int32_t i = 0; i < readers; i++)
         DSC_TRY(dsc_image_reader_open(o->changes.pixels_max, &p->reader[i], err));
@@ -309,6 +327,8 @@ void dsc_pictures_close(dsc_pictures **pictures)
     dsc_workers_close(&p->workers);
     for (int32_t i = 0; p->reader != NULL && i < p->options.changes.readers; i++)
         dsc_image_reader_close(&p->reader[i]);
+    if (p->noted > 0)
+        dsc_alloc_unnote(p->options.alloc, DSC_TAG_LIBRARY, DSC_TIER_HOST, p->noted);
     dsc_alloc_free(p->options.alloc, p->reader);
     dsc_alloc_free(p->options.alloc, p->class_name);
     dsc_class_names_free(&p->names);

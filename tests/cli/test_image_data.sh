@@ -41,6 +41,18 @@ for ranks in 2 4; do
     config ranks '"train"' "$images, \"readers\": 3"
     report "$ranks ranks with 3 readers have the same bits" eval "trains ranks $ranks && same ranks"
 done
+planned() { # 32 MiB and 9 bytes a pixel for each reader, in the plan before a run and in that of the run
+    library() { # READERS
+        config plan '"train"' "$images, \"pixels_max\": 1000000, \"readers\": $1"
+        "$dsc" plan --config plan.json --json | python3 -c '
+import json, sys
+print(sum(row["bytes"] for row in json.load(sys.stdin)["per_rank"] if row["tag"] == "library" and row["tier"] == "host"))'; }
+    [ "$(($(library 3) - $(library 1)))" -eq $((2 * ((32 << 20) + 9000000))) ] || { echo "$(library 3) $(library 1)" >why; return 1; }
+    "$dsc" plan --config plan.json >planned 2>why && trains plan 1 && cp plan.out why && for out in planned plan.out; do
+        grep -E '^ *library +host' $out | awk '{print $NF}' >$out.bytes; done
+    [ -s planned.bytes ] && cmp planned.bytes plan.out.bytes >why 2>&1
+}
+report "the plan has the decoders of each reader" planned
 resumed() {
     config resumed '"train"' "$images"
     timeout 60 "$bin/train" --config resumed.json --save resumed.save --steps 3 >out 2>&1 </dev/null || return 1

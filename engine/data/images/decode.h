@@ -17,8 +17,9 @@
 extern "C" {
 #endif
 
-/* Pixels of a picture by default. A decoder takes up to 9 bytes for each: those of a progressive JPEG file. */
+/* Pixels of a picture by default; bytes that a decoder takes for each at most: those of a progressive JPEG file. */
 #define DSC_IMAGE_PIXELS_MAX (INT64_C(24) << 20)
+enum { DSC_IMAGE_DECODER_BYTES = 9 };
 #define DSC_IMAGE_FILE_BYTES_MAX (INT64_C(32) << 20) /* of an encoded picture */
 enum { DSC_IMAGE_CHANNELS = 3 };
 

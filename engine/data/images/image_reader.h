@@ -19,6 +19,18 @@ typedef struct dsc_image_reader {
     dsc_image from, out; /* decoded, and what the model sees */
 } dsc_image_reader;
 
+/* Upper bound of a reader's bytes: of encoded pictures of this many pixels; of pictures of files of this size, which
+ * are changed to the model's. */
+static inline int64_t dsc_image_reader_encoded_bytes(int64_t pixels_max)
+{
+    return DSC_IMAGE_FILE_BYTES_MAX + DSC_IMAGE_DECODER_BYTES * pixels_max;
+}
+static inline int64_t dsc_image_reader_file_bytes(int64_t bytes, int64_t pixels, int64_t model_pixels)
+{
+    return bytes +
+           DSC_IMAGE_CHANNELS * (2 * pixels + 2 * model_pixels); /* as decoded, between two passes, the result */
+}
+
 DSC_MUST_USE dsc_status dsc_image_reader_open(int64_t pixels_max, dsc_image_reader *out, dsc_error *err);
 void dsc_image_reader_close(dsc_image_reader *reader);
 /* reader->out <- picture i of a list. `dct_scaling`: a JPEG file may be decoded to a smaller size. */
