@@ -10,9 +10,10 @@
  *     ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args, verify);  // verify = NULL: every output bitwise as the reference
  *
  * ck_kernel runs the kernel of every caps mask this CPU has: 0 is the reference, then AVX2, AVX512, AVX512_BF16. GEMM
- * also runs with the AMX bit, and then bf16 products are the library's. Each mask runs with 1, 2, 3 and 8 threads, and
- * the inputs are restored in between. ck_kernel checks red zones, untouched inputs and gaps, and that every thread
- * count gives the same bits; then `verify` compares the variant's outputs with something, once for equal bits.
+ * also runs with the AMX bit, and then bf16 products are the library's. Each mask runs with 1, 2, 3 and 8 threads (the
+ * reference by day with 1 and 3), and the inputs are restored in between. ck_kernel checks red zones, untouched inputs
+ * and gaps, and that every thread count gives the same bits; then `verify` compares the variant's outputs with
+ * something, once for equal bits.
  * Failures print variant, element, numbers and the line that reruns the case. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CHECKKERN_CK_H
 #define DSC_TESTS_CHECKKERN_CK_H
@@ -55,6 +56,7 @@ typedef void (*ck_verify_fn)(const void *args);
 void ck_kernel(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify);
 
 /* For verify functions; each counts into the case's failures. */
+bool ck_has_ref_bits(const void *buf);                                /* counts no failure */
 void ck_same(const void *buf);                                        /* bitwise as the reference */
 void ck_near(const void *buf, int64_t i, double expected, double tol); /* |got - expected| <= tol; NaN fails */
 void ck_near_ref(const void *buf, double tol_relative, double tol_absolute); /* all elements, against the reference */

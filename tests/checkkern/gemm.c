@@ -252,8 +252,8 @@ static void large(void)
     one_large((shape) { 270, 790, 100 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_GELU, false, 0);
     one_large((shape) { 530, 401, 64 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false, 7);
     one_large((shape) { 1030, 1540, 20 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_DGELU, false, 0);
-    one_large((shape) { 770, 1550, 48 }, true, false, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 1);
-    one_large((shape) { 257, 385, 2200 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
+    one_large((shape) { 400, 790, 48 }, true, false, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 1);
+    one_large((shape) { 257, 385, 1100 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
     one_large((shape) { 70, 131, 4201 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS, false, 3);
     one_large((shape) { 270, 10, 4200 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
     one_large((shape) { 70, 131, 4201 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
@@ -262,10 +262,10 @@ static void large(void)
     one_large((shape) { 1, 16400, 4201 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
     one_large((shape) { 530, 401, 64 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_ADD, false, 0);
     one_large((shape) { 70, 131, 4201 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_ADD, false, 0);
-    one_large((shape) { 257, 385, 2200 }, false, true, DSC_F32, DSC_F32, DSC_EPILOGUE_ADD, false, 1);
+    one_large((shape) { 257, 200, 1100 }, false, true, DSC_F32, DSC_F32, DSC_EPILOGUE_ADD, false, 1);
     one_large((shape) { 270, 790, 100 }, false, false, DSC_F16, DSC_F16, DSC_EPILOGUE_BIAS_GELU, false, 0);
     one_large((shape) { 530, 401, 64 }, false, true, DSC_F16, DSC_F16, DSC_EPILOGUE_BIAS_ADD, false, 7);
-    one_large((shape) { 770, 155, 1048 }, true, false, DSC_F16, DSC_F32, DSC_EPILOGUE_NONE, true, 1);
+    one_large((shape) { 390, 155, 1048 }, true, false, DSC_F16, DSC_F32, DSC_EPILOGUE_NONE, true, 1);
     one_large((shape) { 70, 131, 2201 }, false, false, DSC_F16, DSC_F16, DSC_EPILOGUE_ADD, false, 0);
     one_large((shape) { 7, 16400, 33 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
     one_large((shape) { 257, 385, 130 }, true, true, DSC_F32, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);

