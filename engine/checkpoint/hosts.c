@@ -63,8 +63,7 @@ static dsc_status look(const dsc_ckpt_ctx *c, const char *dir, uint64_t token, w
     return DSC_OK;
 }
 
-static dsc_status check_micro_batch_group(const dsc_ckpt_ctx *c, const char *dir, uint64_t token, word *all,
-                                          dsc_error *err)
+static dsc_status look_on_all_ranks(const dsc_ckpt_ctx *c, const char *dir, uint64_t token, word *all, dsc_error *err)
 {
     word own = { .first = 0 };
     dsc_error mine = DSC_ERROR_INIT;
@@ -100,7 +99,7 @@ static dsc_status meet(const dsc_ckpt_ctx *c, const char *dir, word *all, dsc_er
     const bool wrote_sign = status == DSC_OK;
     status = dsc_ckpt_agree(c, status, &mine, err);
     if (status == DSC_OK)
-        status = check_micro_batch_group(c, dir, token, all, err);
+        status = look_on_all_ranks(c, dir, token, all, err);
     if (wrote_sign && dsc_io_unlink(c->io, path, &mine) != DSC_OK)
         dsc_log_printf(c->log, DSC_LOG_WARNING, "%s was not removed: %s", path, mine.message);
     return status;

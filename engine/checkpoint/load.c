@@ -175,8 +175,8 @@ static void warn_later_steps(const dsc_ckpt_ctx *c, const char *step_dir, int64_
                        (long long)later);
 }
 
-static dsc_status find_micro_batch_group(const dsc_ckpt_ctx *c, const char *dir, char step_dir[DSC_CKPT_PATH_BYTES],
-                                         dsc_error *err)
+static dsc_status find_for_all_ranks(const dsc_ckpt_ctx *c, const char *dir, char step_dir[DSC_CKPT_PATH_BYTES],
+                                     dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
@@ -259,7 +259,7 @@ dsc_status dsc_ckpt_load(const dsc_ckpt_ctx *ctx, const char *dir, bool once, co
         open = true;
         take.spread = spread.everywhere ? NULL : &spread;
     } else {
-        DSC_TRY(find_micro_batch_group(ctx, dir, step_dir, err));
+        DSC_TRY(find_for_all_ranks(ctx, dir, step_dir, err));
         status = open_common(ctx, step_dir, &job.reader, &open, &mine);
     }
     status = load_from(&job, &take, once, now, out, status, &mine, changed, err);

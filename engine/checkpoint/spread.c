@@ -40,7 +40,7 @@ static dsc_status look(const dsc_ckpt_ctx *c, const char *step_dir, holding *out
     return DSC_OK;
 }
 
-static dsc_status check_micro_batch_group(const dsc_ckpt_ctx *c, const char *step_dir, holding *all, dsc_error *err)
+static dsc_status look_on_all_ranks(const dsc_ckpt_ctx *c, const char *step_dir, holding *all, dsc_error *err)
 {
     holding own = { .parts = 0 };
     dsc_error mine = DSC_ERROR_INIT;
@@ -87,7 +87,7 @@ dsc_status dsc_ckpt_parts_there(const dsc_ckpt_ctx *c, const char *step_dir, boo
     dsc_status status = dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *all, &all, &mine);
     status = dsc_ckpt_agree(c, status, &mine, err);
     if (status == DSC_OK)
-        status = check_micro_batch_group(c, step_dir, all, err);
+        status = look_on_all_ranks(c, step_dir, all, err);
     *there = status == DSC_OK && find_root(all, size) >= 0;
     dsc_alloc_free(c->alloc, all);
     return status;
@@ -186,7 +186,7 @@ static dsc_status choose(choice *ch, char step_dir[DSC_CKPT_PATH_BYTES], dsc_err
         dsc_error mine = DSC_ERROR_INIT;
         const dsc_status status = name_step(ch, step, step_dir, &mine);
         DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
-        DSC_TRY(check_micro_batch_group(c, step_dir, ch->all, err));
+        DSC_TRY(look_on_all_ranks(c, step_dir, ch->all, err));
         ch->root = find_root(ch->all, size);
         DSC_ASSERT(ch->root < size);
         if (ch->root >= 0)
