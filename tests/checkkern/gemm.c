@@ -35,14 +35,30 @@ static bool gelu_is_fused;
 
 static double gelu(double x) { return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x))); }
 
+/* A and B as doubles where every element of C is checked; NULL: they are read where they are needed. */
+typedef struct operands {
+    double *a, *b;
+} operands;
+
+static double *doubles_of(const void *buf, int64_t rows, int64_t cols, int64_t ld)
+{
+    double *all = malloc((size_t)(rows * ld) * sizeof *all);
+    DSC_ASSERT(all != NULL);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            all[r * ld + c] = ck_get(buf, r * ld + c);
+    return all;
+}
+
 /* sum and sum of magnitudes of element (i, j) */
-static double product(const dsc_gemm_args *a, int64_t i, int64_t j, double *magnitude)
+static double product(const dsc_gemm_args *a, const operands *of, int64_t i, int64_t j, double *magnitude)
 {
     double sum = 0;
     *magnitude = 0;
     for (int64_t k = 0; k < a->k; k++) {
-        const double term = ck_get(a->a, a->a_transposed ? k * a->lda + i : i * a->lda + k) *
-                            ck_get(a->b, a->b_transposed ? j * a->ldb + k : k * a->ldb + j);
+        const int64_t at_a = a->a_transposed ? k * a->lda + i : i * a->lda + k;
+        const int64_t at_b = a->b_transposed ? j * a->ldb + k : k * a->ldb + j;
+        const double term = of->a != NULL ? of->a[at_a] * of->b[at_b] : ck_get(a->a, at_a) * ck_get(a->b, at_b);
         sum += term;
         *magnitude += fabs(term);
     }
@@ -54,10 +70,10 @@ static double aux_before(const dsc_gemm_args *a, int64_t at)
     return a->aux == a->c ? ck_start(a->c, at) : ck_get(a->aux, at);
 }
 
-static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
+static void check_element(const dsc_gemm_args *a, const operands *of, int64_t i, int64_t j)
 {
     const int64_t at = i * a->ldc + j;
-    double magnitude, x = product(a, i, j, &magnitude);
+    double magnitude, x = product(a, of, i, j, &magnitude);
     if (a->accumulate) {
         x += ck_start(a->c, at);
         magnitude += fabs(ck_start(a->c, at));
@@ -119,11 +135,18 @@ static void verify(const void *args)
     const dsc_gemm_args *a = args;
     const bool all = a->m * a->n * a->k <= TERMS;
     const int64_t count = all ? a->m * a->n : TERMS / a->k;
+    operands of = { NULL, NULL };
+    if (all) {
+        of.a = doubles_of(a->a, a->a_transposed ? a->k : a->m, a->a_transposed ? a->m : a->k, a->lda);
+        of.b = doubles_of(a->b, a->b_transposed ? a->n : a->k, a->b_transposed ? a->k : a->n, a->ldb);
+    }
     for (int64_t s = 0; s < count; s++) {
         const int64_t i = all ? s / a->n : s < 4 ? (s >> 1) * (a->m - 1) : ck_random() % a->m;
         const int64_t j = all ? s % a->n : s < 4 ? (s & 1) * (a->n - 1) : ck_random() % a->n;
-        check_element(a, i, j);
+        check_element(a, &of, i, j);
     }
+    free(of.a);
+    free(of.b);
 }
 
 typedef struct shape { int64_t m, n, k; } shape;
