@@ -136,18 +136,6 @@ static int64_t batch_for_these(const dsc_elastic_config *e, int64_t world_size, 
     return (int64_t)best;
 }
 
-static dsc_status fail(const dsc_config *config, dsc_error *err, const char *fmt, ...) DSC_PRINTF(3, 4);
-static dsc_status fail(const dsc_config *config, dsc_error *err, const char *fmt, ...)
-{
-    char where[256], text[320];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->unresolved.elastic.place, where),
-                    "elasticity: %s", text);
-}
-
 /* "1, 2, 4, ..." */
 static const char *list_valid(const elastic_choice *choice, int64_t times, char *out, size_t out_bytes)
 {
@@ -187,13 +175,16 @@ dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, ds
     config->train_batch_size = config->train_micro_batch_size_per_gpu = config->gradient_accumulation_steps =
         DSC_AUTO_I64;
     if (ranks_per_node == 0 || e->gpus_per_node % e->model_parallel != 0)
-        return fail(config, err, "num_gpus_per_node %lld is not divisible by model_parallel_size %lld",
-                    (long long)e->gpus_per_node, (long long)e->model_parallel);
+        return dsc_config_refuse(config, config->unresolved.elastic.place, "elasticity", err,
+                                 "num_gpus_per_node %lld is not divisible by model_parallel_size %lld",
+                                 (long long)e->gpus_per_node, (long long)e->model_parallel);
     const int64_t most = e->max_batch / ranks_per_node;
     for (int i = 0; i < e->micro_count; i++)
         if (e->micro[i] > most)
-            return fail(config, err, "micro_batch_sizes: %lld is above max_train_batch_size %lld%s",
-                        (long long)e->micro[i], (long long)most, ranks_per_node > 1 ? " per node's rank" : "");
+            return dsc_config_refuse(config, config->unresolved.elastic.place, "elasticity", err,
+                                     "micro_batch_sizes: %lld is above max_train_batch_size %lld%s",
+                                     (long long)e->micro[i], (long long)most,
+                                     ranks_per_node > 1 ? " per node's rank" : "");
     choose_batch(config, most, ranks_per_node, &choice);
     int64_t batch = choice.batch * ranks_per_node;
     list_valid(&choice, ranks_per_node, valid, sizeof valid);
@@ -206,17 +197,20 @@ dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, ds
         int64_t ranks;
         batch = batch_for_these(e, world_size, &ranks);
         if (ranks != world_size)
-            return fail(config, err, "world size %lld does not work; these do: %s", (long long)world_size, valid);
+            return dsc_config_refuse(config, config->unresolved.elastic.place, "elasticity", err,
+                                     "world size %lld does not work; these do: %s", (long long)world_size, valid);
         snprintf(valid, sizeof valid, "%lld", (long long)ranks);
     } else if (!is_valid(&choice, ranks_per_node, world_size)) {
-        return fail(config, err, "world size %lld does not work with train_batch_size %lld; these do: %s",
-                    (long long)world_size, (long long)batch, valid);
+        return dsc_config_refuse(config, config->unresolved.elastic.place, "elasticity", err,
+                                 "world size %lld does not work with train_batch_size %lld; these do: %s",
+                                 (long long)world_size, (long long)batch, valid);
     }
     const int64_t micro = micro_of(e, batch / world_size);
     const int64_t steps = micro > 0 ? batch / (micro * world_size) : 0;
     if (batch <= 0 || steps == 0 || micro * steps * world_size != batch)
-        return fail(config, err, "train_batch_size %lld does not split into micro_batch_sizes over %lld ranks",
-                    (long long)batch, (long long)world_size);
+        return dsc_config_refuse(config, config->unresolved.elastic.place, "elasticity", err,
+                                 "train_batch_size %lld does not split into micro_batch_sizes over %lld ranks",
+                                 (long long)batch, (long long)world_size);
     config->train_batch_size = batch;
     config->train_micro_batch_size_per_gpu = micro;
     config->gradient_accumulation_steps = steps;

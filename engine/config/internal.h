@@ -73,6 +73,9 @@ const char *dsc_config_source_text(const dsc_config *config, dsc_source_pos plac
 /* Fails at a row's value with "path: text". */
 dsc_status dsc_config_fail(const dsc_config_parse_state *s, int id, dsc_status status, const char *fmt, ...)
     DSC_PRINTF(4, 5);
+/* The same about a section of a config that was read before, which does not fit the run. */
+dsc_status dsc_config_refuse(const dsc_config *config, dsc_source_pos place, const char *path, dsc_error *err,
+                             const char *fmt, ...) DSC_PRINTF(5, 6);
 /* A warning "path (line N): text" about a row's value; an error when the parse is strict. */
 dsc_status dsc_config_warn(dsc_config_parse_state *s, int id, const char *fmt, ...) DSC_PRINTF(3, 4);
 /* The same without a row: `where` and `path` are the caller's. */

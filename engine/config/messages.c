@@ -104,6 +104,17 @@ dsc_status dsc_config_warn_at(dsc_config *config, const char *where, int32_t lin
     return add_warning(config, where, line > 0 ? line : place_of_text(where).line, path, err, text);
 }
 
+dsc_status dsc_config_refuse(const dsc_config *config, dsc_source_pos place, const char *path, dsc_error *err,
+                             const char *fmt, ...)
+{
+    char where[256], text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, place, where), "%s: %s", path, text);
+}
+
 dsc_status dsc_config_warn(dsc_config_parse_state *s, int id, const char *fmt, ...)
 {
     char where[256], text[512];

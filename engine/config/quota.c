@@ -2,7 +2,6 @@
  * number. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,18 +49,6 @@ dsc_status dsc_config_fill_quota(dsc_config_parse_state *s)
                            dsc_value_text(value, text, sizeof text));
 }
 
-static dsc_status fail(const dsc_config *config, dsc_error *err, const char *fmt, ...) DSC_PRINTF(3, 4);
-static dsc_status fail(const dsc_config *config, dsc_error *err, const char *fmt, ...)
-{
-    char where[256], text[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->unresolved.quota, where),
-                    "dsc.quota: %s", text);
-}
-
 static dsc_status check_list(const dsc_config *config, int64_t ranks, int64_t total, dsc_error *err)
 {
     const dsc_quota_section *quota = &config->own.quota;
@@ -69,14 +56,15 @@ static dsc_status check_list(const dsc_config *config, int64_t ranks, int64_t to
     for (int i = 0; i < quota->count; i++)
         sum += quota->of_rank[i];
     if (quota->count != ranks)
-        return fail(config, err, "the list has %d numbers for %lld rank%s; give one for each, or \"even\"",
-                    quota->count, (long long)ranks, ranks == 1 ? "" : "s");
+        return dsc_config_refuse(config, config->unresolved.quota, "dsc.quota", err,
+                                 "the list has %d numbers for %lld rank%s; give one for each, or \"even\"",
+                                 quota->count, (long long)ranks, ranks == 1 ? "" : "s");
     if (sum != total)
-        return fail(config, err,
-                    "the numbers add up to %lld; expected %lld, which is train_batch_size %lld / "
-                    "train_micro_batch_size_per_gpu %lld",
-                    (long long)sum, (long long)total, (long long)config->train_batch_size,
-                    (long long)config->train_micro_batch_size_per_gpu);
+        return dsc_config_refuse(config, config->unresolved.quota, "dsc.quota", err,
+                                 "the numbers add up to %lld; expected %lld, which is train_batch_size %lld / "
+                                 "train_micro_batch_size_per_gpu %lld",
+                                 (long long)sum, (long long)total, (long long)config->train_batch_size,
+                                 (long long)config->train_micro_batch_size_per_gpu);
     return DSC_OK;
 }
 
@@ -85,18 +73,21 @@ dsc_status dsc_config_resolve_quota(dsc_config *config, int64_t ranks, dsc_error
     const int64_t batch = config->unresolved.train_batch_size;
     const int64_t micro = config->unresolved.train_micro_batch_size_per_gpu;
     if (batch == DSC_AUTO_I64 || micro == DSC_AUTO_I64)
-        return fail(config, err,
-                    "it needs train_batch_size and train_micro_batch_size_per_gpu, which fix the number of "
-                    "micro-batches of a step");
+        return dsc_config_refuse(
+            config, config->unresolved.quota, "dsc.quota", err,
+            "it needs train_batch_size and train_micro_batch_size_per_gpu, which fix the number of "
+            "micro-batches of a step");
     if (batch % micro != 0)
-        return fail(config, err, "train_batch_size %lld is not a multiple of train_micro_batch_size_per_gpu %lld",
-                    (long long)batch, (long long)micro);
+        return dsc_config_refuse(config, config->unresolved.quota, "dsc.quota", err,
+                                 "train_batch_size %lld is not a multiple of train_micro_batch_size_per_gpu %lld",
+                                 (long long)batch, (long long)micro);
     const int64_t total = batch / micro;
     if (total < ranks)
-        return fail(config, err,
-                    "a step has %lld micro-batch%s for %lld ranks, and each rank needs one; use fewer ranks, "
-                    "or a smaller train_micro_batch_size_per_gpu",
-                    (long long)total, total == 1 ? "" : "es", (long long)ranks);
+        return dsc_config_refuse(
+            config, config->unresolved.quota, "dsc.quota", err,
+            "a step has %lld micro-batch%s for %lld ranks, and each rank needs one; use fewer ranks, "
+            "or a smaller train_micro_batch_size_per_gpu",
+            (long long)total, total == 1 ? "" : "es", (long long)ranks);
     config->train_batch_size = batch;
     config->train_micro_batch_size_per_gpu = micro;
     config->gradient_accumulation_steps = DSC_AUTO_I64;
