@@ -20,6 +20,7 @@
 #include "base/base.h"
 
 #define DSC_WORLD_CHANNEL "DSC_WORLD_CHANNEL"
+#define DSC_WORLD_CHAOS_DISK "DSC_CHAOS_DISK_MS"
 
 enum {
     DSC_WORLD_TOKEN_CHARS = 32,

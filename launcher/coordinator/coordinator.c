@@ -110,12 +110,14 @@ static void poll_once(dsc_coordinator_worker *c, int64_t at_ns)
     const int64_t now_ns = dsc_clock_ns();
     at_ns = dsc_min_i64(at_ns, dsc_coordinator_wake_ns(&c->machine, now_ns));
     at_ns = dsc_min_i64(at_ns, c->agents->wake_ns(c));
+    at_ns = dsc_min_i64(at_ns, dsc_chaos_wake_ns(c));
     at_ns = dsc_min_i64(at_ns, dsc_signals_look(&c->signals, now_ns));
     if (c->machine.phase == DSC_COORDINATOR_RUNS)
         at_ns = dsc_min_i64(at_ns, dsc_output_release(c->out, now_ns));
     wait_for_events(c, at_ns);
     c->agents->tend(c);
     look_for_hangs(c, dsc_clock_ns());
+    dsc_chaos_act(c, dsc_clock_ns());
     dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_TICK });
     dsc_coordinator_settle(c);
 }

@@ -5,6 +5,7 @@
 #ifndef DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 
+#include "launcher/coordinator/chaos.h"
 #include "launcher/coordinator/link.h"
 #include "launcher/coordinator/watch.h"
 #include "launcher/coordinator/worlds.h"
@@ -38,6 +39,7 @@ typedef struct dsc_agents_ops {
     void (*send_order)(dsc_coordinator_worker *c, int32_t index, const dsc_order *order);
     /* A packet of base/world_channel.h for rank number `rank` of a host. */
     void (*send_call)(dsc_coordinator_worker *c, int32_t index, int32_t rank, const uint8_t *packet, size_t bytes);
+    void (*cut)(dsc_coordinator_worker *c, int32_t index); /* the connection, for tests; NULL: there is none */
     /* The address of a host for the ranks of the others. */
     const char *(*address)(const dsc_coordinator_worker *c, int32_t index);
     void (*flush)(dsc_coordinator_worker *c);      /* before a wait */
@@ -71,6 +73,7 @@ struct dsc_coordinator_worker {
     dsc_remote *remote;  /* [host_count] */
     int32_t host_count;
     dsc_worlds worlds;   /* state of a job whose ranks leave and join */
+    dsc_chaos chaos;
     dsc_rank_end *end;   /* [rank_count] of the run */
     int32_t rank_count;
     int32_t first_host;  /* in the plan's pool */

@@ -1,6 +1,7 @@
 /* stream.c - agents in processes of their own, reached over streams: an ssh to each host, or the agent itself when the
  * host is this one. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -99,6 +100,13 @@ static void send_call(dsc_coordinator_worker *c, int32_t index, int32_t rank, co
 {
     const dsc_message_packet call = { c->machine.epoch, rank, packet, bytes };
     dsc_message_put_packet(&c->remote[index].link.channel.queue, DSC_FRAME_CALL, &call);
+}
+
+/* As if ssh had died. */
+static void cut(dsc_coordinator_worker *c, int32_t index)
+{
+    if (c->remote[index].link.pid > 0)
+        kill(c->remote[index].link.pid, SIGKILL);
 }
 
 /* As in master_addr, for any host that rank 0 of a world is on. */
@@ -332,6 +340,7 @@ const dsc_agents_ops dsc_stream_agents = { .open = open_streams,
                                            .send_task = send_task,
                                            .send_order = send_order,
                                            .send_call = send_call,
+                                           .cut = cut,
                                            .address = address,
                                            .flush = flush,
                                            .wake_ns = wake_ns,

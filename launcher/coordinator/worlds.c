@@ -1,6 +1,7 @@
 /* worlds.c - see worlds.h. SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/coordinator/worlds.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -116,10 +117,6 @@ static void say(dsc_coordinator_worker *c, const dsc_membership_action *a)
     case DSC_MEMBERSHIP_LEFT:
         dsc_output_log(c->out, "dsc-launch: slot %d: its rank has left", (int)a->slot);
         break;
-    case DSC_MEMBERSHIP_GIVEN_UP:
-        dsc_output_log(c->out, "dsc-launch: slot %d stays empty: %d processes in a row failed before a step",
-                       (int)a->slot, DSC_SLOT_FAILURES_MAX);
-        break;
     case DSC_MEMBERSHIP_JOINS:
         dsc_output_log(c->out, "dsc-launch: slot %d: a new rank waits to join", (int)a->slot);
         break;
@@ -156,7 +153,8 @@ static void kill_rank(dsc_coordinator_worker *c, int32_t rank)
 {
     for (int32_t i = 0; i < c->worlds.membership.count; i++)
         if (c->worlds.slot[i].phase == DSC_SLOT_MEMBER && c->worlds.slot[i].rank == rank)
-            dsc_coordinator_worker_step(c, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_KILL, .slot = i });
+            dsc_coordinator_worker_step(
+                c, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_SIGNAL, .slot = i, .signal = SIGKILL });
 }
 
 void dsc_worlds_look(dsc_coordinator_worker *c)

@@ -30,8 +30,8 @@ static dsc_spawn_pipes pipes_of(const dsc_host_agent *agent, int32_t index)
 static void obey(dsc_host_agent *agent, const dsc_slot_command *command)
 {
     dsc_ranks *ranks = &agent->ranks;
-    if (!command->start)
-        dsc_ranks_kill_one(ranks, command->slot);
+    if (command->signal != 0)
+        dsc_ranks_signal_one(ranks, command->slot, command->signal);
     else if (!dsc_ranks_start_one(ranks, command->slot, &agent->setup, pipes_of(agent, command->slot)))
         agent->unstarted_slot = command->slot;
 }

@@ -1,10 +1,11 @@
-/* rank_env.c - DeepSpeed's names for a rank's place, some of torchrun's, and six of our own.
+/* rank_env.c - DeepSpeed's names for a rank's place, some of torchrun's, and seven of our own.
  *
  *   DSC_JOB_TOKEN      the same for all ranks of this start, new for each: two jobs on a host never meet
  *   DSC_LAUNCHER_PID   the process whose death ends the ranks: dsc-launch, or its agent on this host
  *   DSC_FLIGHT         where the rank writes what its collectives are doing (base/flight_log.h)
  *   DSC_LAUNCH_TTY     columns of the terminal that rank 0's stdout, a pipe, ends in: a live bar may be drawn
  *   DSC_WORLD_CHANNEL  with --min_np: the descriptor of the rank's world channel (base/world_channel.h)
+ *   DSC_CHAOS_DISK_MS  with --chaos disk=MS: how long a file operation waits
  *   DSC_RESTART_COUNT  with --max_restarts: how often the job was started again
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -105,6 +106,8 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, int world_fd, 
         put(out, "TORCHELASTIC_RESTART_COUNT", "%d", task->restart_count);
         put(out, "TORCHELASTIC_MAX_RESTARTS", "%d", task->restart_limit);
     }
+    if (task->disk_ms > 0)
+        put(out, DSC_WORLD_CHAOS_DISK, "%d", task->disk_ms);
     if (world_fd >= 0)
         put(out, DSC_WORLD_CHANNEL, "%d", world_fd);
     if (task->first_rank + index == 0 && task->tty_columns > 0)

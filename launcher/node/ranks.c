@@ -160,7 +160,10 @@ void dsc_ranks_signal(dsc_ranks *ranks, int signal_number)
         signal_rank(&ranks->rank[i], signal_number);
 }
 
-void dsc_ranks_kill_one(dsc_ranks *ranks, int32_t index) { signal_rank(&ranks->rank[index], SIGKILL); }
+void dsc_ranks_signal_one(dsc_ranks *ranks, int32_t index, int signal_number)
+{
+    signal_rank(&ranks->rank[index], signal_number);
+}
 
 void dsc_ranks_kill(dsc_ranks *ranks)
 {

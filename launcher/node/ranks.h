@@ -57,8 +57,8 @@ DSC_MUST_USE dsc_status dsc_ranks_start(dsc_ranks *ranks, const dsc_spawn_setup 
  * not be started, and no end of it follows. */
 DSC_MUST_USE bool dsc_ranks_start_one(dsc_ranks *ranks, int32_t index, const dsc_spawn_setup *setup,
                                       dsc_spawn_pipes pipes);
-/* SIGKILL to its group. */
-void dsc_ranks_kill_one(dsc_ranks *ranks, int32_t index);
+/* To its group. */
+void dsc_ranks_signal_one(dsc_ranks *ranks, int32_t index, int signal_number);
 /* A packet for a rank. A rank that is gone, or does not read, gets none. */
 void dsc_ranks_call(dsc_ranks *ranks, int32_t index, const uint8_t *packet, size_t bytes);
 

@@ -10,8 +10,10 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "launcher/node/rank_env.h"
 
 typedef struct child_plan {
@@ -23,6 +25,7 @@ typedef struct child_plan {
     int in_fd, out_fd, err_fd; /* -1: inherited */
     int exec_fd;
     int world_fd;           /* -1: none */
+    int64_t late_ns;        /* wait before the program starts */
     const cpu_set_t *cores; /* NULL: all */
     int numa_node;          /* that all the cores lie in, or -1 */
 } child_plan;
@@ -61,6 +64,8 @@ static _Noreturn void run_child(const child_plan *c)
                        (c->world_fd < 0 || fcntl(c->world_fd, F_SETFD, 0) == 0) &&
                        (c->cores == NULL || sched_setaffinity(0, sizeof *c->cores, c->cores) == 0);
     if (ready) {
+        if (c->late_ns > 0)
+            nanosleep(&(struct timespec) { c->late_ns / 1000000000, c->late_ns % 1000000000 }, NULL);
         bind_memory(c->numa_node);
         reset_signals(&c->setup->mask);
         execve(c->task->program, c->task->argv, c->env);
@@ -101,6 +106,14 @@ static bool make_world_channel(int fd[2])
     return true;
 }
 
+/* The time of day is enough: which ranks are late depends on the machine anyway. */
+static int64_t draw_wait(int32_t late_ms)
+{
+    return late_ms > 0 ? (int64_t)((uint64_t)dsc_clock_wall_ns() * UINT64_C(0x9e3779b97f4a7c15) >> 33) %
+                             ((int64_t)late_ms * 1000000)
+                       : 0;
+}
+
 dsc_status dsc_spawn(dsc_alloc *alloc, const dsc_host_task *task, int32_t index, const dsc_spawn_setup *setup,
                      dsc_spawn_pipes pipes, int exec_fd, dsc_rank_process *out, dsc_error *err)
 {
@@ -134,6 +147,7 @@ dsc_status dsc_spawn(dsc_alloc *alloc, const dsc_host_task *task, int32_t index,
                                    .err_fd = pipes.joined ? to_out[1] : to_err[1],
                                    .exec_fd = exec_fd,
                                    .world_fd = world[1],
+                                   .late_ns = draw_wait(task->late_ms),
                                    .cores = task->bind_cores ? &cores : NULL,
                                    .numa_node = task->bind_cores ? dsc_cores_numa_node(&cores) : -1 };
         const pid_t pid = fork();

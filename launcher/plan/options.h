@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "base/flags.h"
+#include "launcher/plan/chaos.h"
 
 typedef enum dsc_launcher_action { DSC_LAUNCHER_RUN, DSC_LAUNCHER_HELP, DSC_LAUNCHER_VERSION } dsc_launcher_action;
 
@@ -48,6 +49,8 @@ typedef struct dsc_launcher_options {
     int32_t most_ranks;        /* --max_np; 0: the ranks at the start */
     int32_t first_ranks;       /* ranks at the start, where --max_np says more; 0: all */
     int32_t elastic_timeout_s; /* --elastic_timeout */
+    const char *chaos_text;
+    dsc_chaos_spec chaos;      /* --chaos */
     int32_t reset_limit;       /* --reset_limit; -1: none */
     dsc_flag_list exports;     /* --export NAME[=VALUE], in order */
     dsc_flag_list ssh_options; /* --ssh_option NAME=VALUE */

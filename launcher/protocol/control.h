@@ -157,7 +157,7 @@ typedef enum dsc_coordinator_event_kind {
     DSC_COORDINATOR_PASS,        /* SIGUSR1, SIGSTOP, ...: to all ranks */
     DSC_COORDINATOR_FOUND,       /* the hang finder: the run ends with `code` */
     DSC_COORDINATOR_REPORT,      /* the rank in `slot` has reported its state */
-    DSC_COORDINATOR_KILL,        /* the rank in `slot` is stopped or stuck, and others can take over */
+    DSC_COORDINATOR_SIGNAL,      /* the rank in `slot` gets a signal: it is stopped or stuck, or --chaos wants it */
     DSC_COORDINATOR_GIVE_UP,     /* nobody waits for the job any more */
     DSC_COORDINATOR_STOP_READING /* nobody reads stream `which` */
 } dsc_coordinator_event_kind;

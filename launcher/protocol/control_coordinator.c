@@ -73,7 +73,7 @@ static void next_command(dsc_coordinator *c, int32_t index)
     if (command.slot < 0)
         return;
     command.slot -= first_slot(c, index);
-    host->lives += command.start;
+    host->lives += command.signal == 0;
     host->command = command;
     host->command_count++;
 }
@@ -412,9 +412,9 @@ void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event
         if (c->phase == DSC_COORDINATOR_RUNS && c->verdict.phase == DSC_VERDICT_RUN)
             dsc_membership_report(c->membership, event->slot, event->report, now_ns);
         break;
-    case DSC_COORDINATOR_KILL:
+    case DSC_COORDINATOR_SIGNAL:
         if (c->phase == DSC_COORDINATOR_RUNS)
-            dsc_membership_kill(c->membership, event->slot, now_ns);
+            dsc_membership_signal(c->membership, event->slot, event->signal);
         break;
     case DSC_COORDINATOR_GIVE_UP:
         c->user_signal = c->user_signal != 0 ? c->user_signal : event->signal;

@@ -22,6 +22,7 @@ typedef struct dsc_host_task {
     bool bind_cores;                /* the ranks divide `cores` */
     bool one_stream;                /* stdout and stderr of the job end in the same place */
     bool rank0_only;                /* the others' output ends in a log each */
+    int32_t late_ms, disk_ms;       /* --chaos (plan/chaos.h); 0: none */
     bool elastic;                   /* ranks leave and join: each is started by a command, and has a world channel */
     cpu_set_t cores;
     const struct dsc_flight_log *flight; /* this host's ranks write to it; NULL: none */

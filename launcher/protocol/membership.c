@@ -1,7 +1,7 @@
 /* membership.c - see membership.h. SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/protocol/membership.h"
 
-#include <string.h>
+#include <signal.h>
 
 #define SECOND INT64_C(1000000000)
 
@@ -59,7 +59,8 @@ static void start_slot(dsc_membership *m, int32_t index)
     DSC_ASSERT(slot->phase == DSC_SLOT_FREE);
     slot->phase = DSC_SLOT_STARTS;
     slot->start_wanted = true;
-    slot->has_states = slot->kill_wanted = slot->kill_given = false;
+    slot->has_states = slot->killed = false;
+    slot->signal_wanted = 0;
     slot->rank = -1;
     m->started_count++;
 }
@@ -79,23 +80,24 @@ dsc_slot_command dsc_membership_command(dsc_membership *m, int32_t host)
 {
     for (int32_t i = 0; i < m->count; i++) {
         dsc_slot *slot = &m->slot[i];
-        if (slot->host != host || (!slot->start_wanted && !slot->kill_wanted))
+        dsc_slot_command command = { i, 0 };
+        if (slot->host != host || (!slot->start_wanted && slot->signal_wanted == 0))
             continue;
-        const bool start = slot->start_wanted;
-        slot->start_wanted = slot->start_wanted && !start;
-        if (!start) {
-            slot->kill_wanted = false;
-            slot->kill_given = true;
+        if (!slot->start_wanted) {
+            command.signal = slot->signal_wanted;
+            slot->killed = slot->killed || command.signal == SIGKILL;
+            slot->signal_wanted = 0;
         }
-        return (dsc_slot_command) { i, start };
+        slot->start_wanted = false;
+        return command;
     }
     return (dsc_slot_command) { .slot = -1 };
 }
 
-void dsc_membership_kill(dsc_membership *m, int32_t slot, int64_t now_ns)
+void dsc_membership_signal(dsc_membership *m, int32_t slot, int signal_number)
 {
-    if (dsc_slot_is_alive(&m->slot[slot]) && !m->slot[slot].kill_given)
-        m->slot[slot].kill_wanted = true;
+    if (dsc_slot_is_alive(&m->slot[slot]) && !m->slot[slot].killed && m->slot[slot].signal_wanted != SIGKILL)
+        m->slot[slot].signal_wanted = signal_number;
 }
 
 /* The number of processes that live or are about to. */
@@ -243,7 +245,7 @@ static void gather(dsc_membership *m, int64_t now_ns)
     const bool first = m->generation == 0, late = now_ns >= m->broken_ns + DSC_MEMBERSHIP_START_NS;
     for (int32_t i = 0; i < m->count && now_ns >= m->broken_ns + DSC_MEMBERSHIP_LEAVE_NS; i++)
         if (m->slot[i].phase == DSC_SLOT_MEMBER)
-            dsc_membership_kill(m, i, now_ns);
+            dsc_membership_signal(m, i, SIGKILL);
     if (members > 0 || dsc_membership_is_mute(m))
         return;
     if (m->barren >= DSC_MEMBERSHIP_BARREN_MAX)
@@ -368,20 +370,17 @@ static bool is_hopeless(const dsc_rank_end *end)
                                                          end->code == dsc_status_exit_code(DSC_ERR_NOFIT)));
 }
 
-/* The process of a slot is gone without having left. */
+/* The process of a slot is gone without having left. A slot in which processes fail again and again waits longer. */
 static void lose_slot(dsc_membership *m, int32_t index, const dsc_rank_end *end, int64_t now_ns)
 {
     dsc_slot *slot = &m->slot[index];
+    const int64_t wait_ns = slot->failures > 0 ? SECOND << dsc_min_i64(slot->failures - 1, 5) : 0;
     slot->failures++;
     slot->phase = DSC_SLOT_FREE;
-    slot->free_at_ns = slot->failures > 1 ? now_ns + (SECOND << (slot->failures - 2)) : now_ns;
+    slot->free_at_ns = now_ns + wait_ns;
     m->lost_end = *end;
     m->has_lost_end = true;
     tell(m, DSC_MEMBERSHIP_LOST, index);
-    if (slot->failures >= DSC_SLOT_FAILURES_MAX) {
-        slot->phase = DSC_SLOT_CLOSED;
-        tell(m, DSC_MEMBERSHIP_GIVEN_UP, index);
-    }
 }
 
 /* The process of a slot is gone; what follows from it for the world is the caller's. */
@@ -389,7 +388,8 @@ static void end_slot(dsc_membership *m, int32_t index, const dsc_rank_end *end, 
 {
     dsc_slot *slot = &m->slot[index];
     const dsc_slot_phase before = slot->phase;
-    slot->start_wanted = slot->kill_wanted = slot->kill_given = false;
+    slot->start_wanted = slot->killed = false;
+    slot->signal_wanted = 0;
     if (is_over(m) || dsc_membership_is_mute(m) || is_hopeless(end)) {
         const bool killed_late = m->phase == DSC_MEMBERSHIP_DONE && end->signal != 0; /* it had nothing left to do */
         slot->phase = DSC_SLOT_CLOSED;

@@ -19,8 +19,6 @@
 #include "base/world_channel.h"
 #include "launcher/protocol/verdict.h"
 
-/* A process that fails so often in a row before its first step leaves its slot empty. */
-#define DSC_SLOT_FAILURES_MAX 3
 /* Worlds in a row that no step comes out of: then the job ends. */
 #define DSC_MEMBERSHIP_BARREN_MAX 8
 /* Members of a broken world have so long to leave it, else they are killed. Their collectives end far sooner. */
@@ -29,7 +27,7 @@
 #define DSC_MEMBERSHIP_START_NS INT64_C(30000000000)
 
 typedef enum dsc_slot_phase {
-    DSC_SLOT_CLOSED, /* not filled: its rank left, or failed too often, or its host is not used now */
+    DSC_SLOT_CLOSED, /* not filled: its rank left, or its host is not used now */
     DSC_SLOT_FREE,
     DSC_SLOT_STARTS, /* its process has not reported yet */
     DSC_SLOT_READY,  /* waits for a world */
@@ -42,8 +40,9 @@ typedef struct dsc_slot {
     /* Private, but for reading. */
     dsc_slot_phase phase;
     bool has_states;
-    bool start_wanted, kill_wanted; /* commands that are not given yet */
-    bool kill_given;
+    bool start_wanted; /* commands that are not given yet */
+    int signal_wanted;
+    bool killed;        /* SIGKILL was given */
     int32_t rank;       /* in the newest world that it was in */
     int32_t failures;   /* lives in a row that did not finish a step */
     int64_t free_at_ns; /* FREE: not filled before */
@@ -66,14 +65,13 @@ typedef enum dsc_membership_phase {
 } dsc_membership_phase;
 
 typedef enum dsc_membership_event {
-    DSC_MEMBERSHIP_STARTED,  /* a process is started in `slot` */
-    DSC_MEMBERSHIP_LOST,     /* the process of `slot` is gone, with `end` */
-    DSC_MEMBERSHIP_LEFT,     /* it left */
-    DSC_MEMBERSHIP_GIVEN_UP, /* it failed too often: `slot` stays empty */
-    DSC_MEMBERSHIP_JOINS,    /* the new process of `slot` is ready */
-    DSC_MEMBERSHIP_FORMED,   /* a world of `size` ranks */
-    DSC_MEMBERSHIP_GOES_ON,  /* its first step is done, `since_ns` after the world before it was broken */
-    DSC_MEMBERSHIP_TOO_FEW   /* `size` ranks are left */
+    DSC_MEMBERSHIP_STARTED, /* a process is started in `slot` */
+    DSC_MEMBERSHIP_LOST,    /* the process of `slot` is gone, with `end` */
+    DSC_MEMBERSHIP_LEFT,    /* it left */
+    DSC_MEMBERSHIP_JOINS,   /* the new process of `slot` is ready */
+    DSC_MEMBERSHIP_FORMED,  /* a world of `size` ranks */
+    DSC_MEMBERSHIP_GOES_ON, /* its first step is done, `since_ns` after the world before it was broken */
+    DSC_MEMBERSHIP_TOO_FEW  /* `size` ranks are left */
 } dsc_membership_event;
 
 typedef enum dsc_membership_action_kind {
@@ -123,8 +121,8 @@ void dsc_membership_report(dsc_membership *m, int32_t slot, const dsc_world_repo
 void dsc_membership_ended(dsc_membership *m, int32_t slot, const dsc_rank_end *end, int64_t now_ns);
 /* A host with all its ranks is lost. Its slots are not filled before they are allowed again. */
 void dsc_membership_host_lost(dsc_membership *m, int32_t host, int64_t now_ns);
-/* The rank in a slot is stopped or stuck: it is killed. */
-void dsc_membership_kill(dsc_membership *m, int32_t slot, int64_t now_ns);
+/* The rank in a slot gets a signal: SIGKILL if it is stopped or stuck. */
+void dsc_membership_signal(dsc_membership *m, int32_t slot, int signal_number);
 /* The slot may, or may not, be filled. A member in a slot that may not is not touched. */
 void dsc_membership_allow(dsc_membership *m, int32_t slot, bool allowed, int64_t now_ns);
 /* The user ends the job: no more worlds. */
@@ -137,8 +135,8 @@ int32_t dsc_membership_alive(const dsc_membership *m);
 
 /* Order to a host about one of its slots. */
 typedef struct dsc_slot_command {
-    int32_t slot; /* -1: nothing */
-    bool start;   /* else kill */
+    int32_t slot;   /* -1: nothing */
+    int32_t signal; /* 0: start */
 } dsc_slot_command;
 /* The next one for a host, which counts as given then. */
 dsc_slot_command dsc_membership_command(dsc_membership *m, int32_t host);

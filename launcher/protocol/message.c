@@ -199,7 +199,7 @@ void dsc_message_put_order(dsc_message_out *out, const dsc_order *order)
     put_u32(out, order->ends_seen);
     put_u32(out, order->command_count);
     put_i32(out, order->command.slot);
-    put_u8(out, order->command.start);
+    put_i32(out, order->command.signal);
     put_u8(out, order->reader_gone[0]);
     put_u8(out, order->reader_gone[1]);
     dsc_message_end(out, begun);
@@ -218,7 +218,7 @@ bool dsc_message_get_order(const dsc_frame *frame, dsc_order *order)
     order->ends_seen = get_u32(&in);
     order->command_count = get_u32(&in);
     order->command.slot = get_i32(&in, 0, DSC_HOST_SLOTS_MAX - 1);
-    order->command.start = get_bool(&in);
+    order->command.signal = get_i32(&in, 0, 64);
     order->reader_gone[0] = get_bool(&in);
     order->reader_gone[1] = get_bool(&in);
     return all_taken(&in);
@@ -492,6 +492,8 @@ void dsc_message_put_task(dsc_message_out *out, uint32_t epoch, const dsc_host_t
     put_u8(out, task->bind_cores);
     put_u8(out, task->one_stream);
     put_u8(out, task->rank0_only);
+    put_i32(out, task->late_ms);
+    put_i32(out, task->disk_ms);
     put_u8(out, task->elastic);
     put_text(out, task->job_token);
     put_text(out, task->master_addr);
@@ -572,6 +574,8 @@ dsc_status dsc_message_get_task(dsc_alloc *alloc, const dsc_frame *frame, uint32
     task->bind_cores = get_bool(&in);
     task->one_stream = get_bool(&in);
     task->rank0_only = get_bool(&in);
+    task->late_ms = get_i32(&in, 0, INT32_MAX);
+    task->disk_ms = get_i32(&in, 0, INT32_MAX);
     task->elastic = get_bool(&in);
     get_text(&in, task->job_token, sizeof task->job_token);
     task->master_addr = keep_text(&in, &to);

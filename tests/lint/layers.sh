@@ -31,7 +31,7 @@ allowed() {
     launcher/coordinator)
         echo "base launcher/plan launcher/process launcher/protocol launcher/output launcher/node launcher/coordinator" ;;
     launcher/runners) echo "base launcher/plan launcher/protocol launcher/runners" ;;
-    tools/train) echo "base/base.h base/flags.h base/formats/json.h base/world_channel.h tools/strategies.h" ;;
+    tools/train) echo "base/base.h base/flags.h base/formats/json.h base/io.h base/world_channel.h tools/strategies.h" ;;
     tools/dsc) echo "base kernels offload comm zero engine tools/dsc tools/strategies.h" ;;
     examples) echo "" ;;
     esac

@@ -400,7 +400,7 @@ static void on_agent_action(void *user, const dsc_agent_action *action)
         w->start_wanted[host] = true;
         break;
     case DSC_AGENT_DO_COMMAND:
-        if (action->command.start)
+        if (action->command.signal == 0)
             start_rank(w, first + action->command.slot);
         else
             w->rank[first + action->command.slot].killed = true;
@@ -481,7 +481,8 @@ static void look_for_stopped(world *w)
 {
     for (int32_t i = 0; i < w->rank_count; i++)
         if (w->rank[i].stopped && w->rank[i].phase == TRAINS)
-            step_coordinator(w, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_KILL, .slot = i });
+            step_coordinator(w,
+                             (dsc_coordinator_event) { .kind = DSC_COORDINATOR_SIGNAL, .slot = i, .signal = SIGKILL });
 }
 
 /* ---- a history --------------------------------------------------------------------------------------------------- */

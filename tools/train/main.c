@@ -169,6 +169,7 @@ static void engine_options(train_run *run, dsc_engine_options *options)
     if (run->worlds.now.carried)
         options->flags |= DSC_ENGINE_CARRIED;
     options->carried = &run->worlds.carried;
+    options->io = train_worlds_slow_disk();
     options->log = (dsc_log){ log_line, run };
     options->default_model = "gpt2-nano";
     options->default_data = run->default_data;

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
+
+#include "base/io.h"
 
 dsc_status train_worlds_open(train_worlds *worlds, dsc_error *err)
 {
@@ -39,6 +42,24 @@ static void report(const train_worlds *worlds, dsc_world_state state, int64_t st
     const size_t bytes = dsc_world_report_put(&out, packet);
     while (worlds->fd >= 0 && send(worlds->fd, packet, bytes, MSG_NOSIGNAL) < 0 && errno == EINTR)
         ;
+}
+
+/* ---- slow disks -------------------------------------------------------------------------------------------------- */
+
+static dsc_status wait_before(void *user, dsc_io_op op, const char *path, int64_t offset, int64_t bytes,
+                              int *errno_value)
+{
+    const long ms = strtol(user, NULL, 10);
+    nanosleep(&(struct timespec) { ms / 1000, ms % 1000 * 1000000 }, NULL);
+    return DSC_OK;
+}
+
+const struct dsc_io *train_worlds_slow_disk(void)
+{
+    static dsc_io slow;
+    char *const ms = getenv(DSC_WORLD_CHAOS_DISK);
+    slow.hook = (dsc_io_hook) { wait_before, ms };
+    return ms != NULL ? &slow : NULL;
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */

@@ -26,6 +26,8 @@ dsc_status train_worlds_open(train_worlds *worlds, dsc_error *err);
 void train_worlds_close(train_worlds *worlds); /* safe on a zeroed one */
 static inline bool train_worlds_change(const train_worlds *worlds) { return worlds->fd >= 0; }
 
+/* --chaos disk=MS of dsc-launch: a hook that makes file operations slow; NULL: they are as fast as the disk. */
+const struct dsc_io *train_worlds_slow_disk(void);
 /* Waits for the next world, and puts this rank's place in it into the environment, where an engine that opens reads it.
  * With end_called there is none. */
 dsc_status train_worlds_next(train_worlds *worlds, dsc_error *err);

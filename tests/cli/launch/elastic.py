@@ -114,6 +114,23 @@ def the_user_ends_the_job_once():
         equal(job.worlds(), [3], "no rank leaves by itself", job.said())
 
 
+# Kills, stops, late processes and a slow disk, drawn from a seed.
+@test
+def faults_of_chaos_change_no_bit():
+    spec = "seed=5,kill=3,stop=8,late=200,disk=1"
+    with Job("-np", "3", "--min_np", "1", "--chaos", spec, more=["--save", "{}/ck", "--save-every", "3"],
+             steps=30) as job:
+        job.end()
+        got = losses_of(job.folder.read("log"))
+        equal(sorted(got), list(range(1, 31)), job.said())
+        want = undisturbed()
+        equal({k: set(v) for k, v in got.items() if k in want}, {k: set(v) for k, v in want.items()}, job.said())
+        check("dsc-launch: chaos: " in job.said() and len(job.worlds()) > 1, job.said())
+    for text in ("kill", "kill=", "kill=0", "kill=-1", "kill=1e9", "kill=1,", "reboot=1", "kill=1;stop=1"):
+        refused(launch("-np", "2", "--min_np", "1", "--chaos", text, "true"), "--chaos")
+    refused(launch("--chaos", "kill=1", "true"), "--chaos", "needs --min_np")
+
+
 # Each process fails in the same way: its slot is not filled for ever.
 @test
 def processes_that_always_fail_end_the_job():
