@@ -11,19 +11,20 @@ mkdir frames
 echo '{"architecture": "cnn_lstm", "frames": 3, "hidden_size": 24, "num_layers": 2, "num_classes": 3, "image_size": 12}' >frames/config.json
 
 model=vit # the folder
+steps=20  # enough for bits to differ
 # trains NAME RANKS STAGE RECOMPUTE BF16 REST: the rest is inside of "zero_optimization", from a comma on
 trains() {
     cat >"$1.json" <<EOF2
 {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "bf16": {"enabled": $5},
  "optimizer": {"type": "AdamW", "params": {"lr": 0.003, "weight_decay": 0.1}},
  "zero_optimization": {"stage": $3$6},
- "dsc": {"model": "$tmp/$model", "data": "$tmp/train.pictures", "eval_data": "$tmp/eval.pictures", "steps": 60, "eval_every": 60,
+ "dsc": {"model": "$tmp/$model", "data": "$tmp/train.pictures", "eval_data": "$tmp/eval.pictures", "steps": $steps, "eval_every": $steps,
          "recompute": "$4", "threads": 1, "reproducible": "world_size"}}
 EOF2
     rm -rf "$1.save" "$1.log"
     timeout 120 "$bin/dsc-launch" --num_gpus="$2" train --config "$1.json" --save "$1.save" --log "$1.log" >"$1.out" 2>&1 </dev/null ||
         { cp "$1.out" why; return 1; }
-    { sed -E 's/.*("loss":[^,]*),.*("grad_norm":[^,]*),.*/\1 \2/' "$1.log"; "$bin/dsc" ckpt hash "$1.save/step-60"
+    { sed -E 's/.*("loss":[^,]*),.*("grad_norm":[^,]*),.*/\1 \2/' "$1.log"; "$bin/dsc" ckpt hash "$1.save/step-$steps"
       grep -oE 'accuracy [0-9.]+, [0-9]+ of [0-9]+ samples' "$1.out"; } >"$1.result" 2>why
     rm -rf "$1.save"
 }
@@ -33,16 +34,18 @@ same() { # NAME RANKS STAGE RECOMPUTE BF16 REST
     diff "reference.$model.$5.result" "$1.result" >why
     return 1
 }
-learned() { # more than nine of ten pictures that it has not seen
-    awk '$1 == "accuracy" { found = 1; good = $2 > 0.9 && $5 == 37 } END { exit !(found && good) }' "reference.$model.false.result" ||
-        { cp "reference.$model.false.result" why; return 1; }
+learns() { # more than nine of ten pictures that it has not seen
+    local steps=60
+    trains learned 1 0 none false "" || return 1
+    awk '$1 == "accuracy" { found = 1; good = $2 > 0.9 && $5 == 37 } END { exit !(found && good) }' learned.result ||
+        { cp learned.result why; return 1; }
 }
 recomputes=(none kept selective full)
 for model in vit frames; do
     for bf16 in false true; do
         report "$model: the reference runs, bf16 $bf16" trains "reference.$model.$bf16" 1 0 none $bf16 ""
     done
-    report "$model: a new model learns, and its accuracy is that of all samples" learned
+    report "$model: a new model learns, and its accuracy is that of all samples" learns
     for ranks in 1 2 4; do for stage in 0 1 2 3; do
         report "$model: stage $stage on $ranks ranks" same run $ranks $stage "${recomputes[(ranks + stage) % 4]}" false ""
     done; done
