@@ -3,7 +3,7 @@
  * with grouped heads.
  *
  * Row (b, t) of q starts at q + (b * T + t) * q_stride elements; head h of it at + h * head_stride. Rows of k, v follow
- * this rule with kv_stride and kv_heads; query head h reads key head h / (heads / kv_heads). The heads of out
+ * this rule with k_stride, v_stride and kv_heads; query head h reads key head h / (heads / kv_heads). The heads of out
  * (out_stride) lie side by side. So one packed [B,T,3,H,D] tensor is three pointers with the same stride, and so is a
  * [B,T,H,3,D] one.
  * Each output element is computed by one thread in an order that depends on the shape only. The bits never depend on
@@ -63,7 +63,7 @@ typedef struct dsc_attention_fwd_args {
     float *lse;    /* [B,H,T] written: log sum exp of the logits; NULL when no backward follows */
     const void *q, *k, *v;
     void *scratch; /* dsc_attention_fwd_scratch_bytes, 64-byte aligned */
-    int64_t q_stride, kv_stride, out_stride; /* elements between rows t and t + 1 */
+    int64_t q_stride, k_stride, v_stride, out_stride; /* elements between rows t and t + 1 */
     int64_t head_stride; /* elements between heads of q, k and v; 0: D */
     int32_t batch, tokens, heads, kv_heads, head_size;
     float scale; /* usually 1 / sqrt(D); > 0 */
@@ -81,7 +81,7 @@ typedef struct dsc_attention_bwd_args {
     const float *lse;
     const void *q, *k, *v;
     void *scratch; /* dsc_attention_bwd_scratch_bytes, 64-byte aligned */
-    int64_t q_stride, kv_stride, out_stride, head_stride;
+    int64_t q_stride, k_stride, v_stride, out_stride, head_stride;
     int32_t batch, tokens, heads, kv_heads, head_size;
     float scale;
     dsc_attention_keys keys;

@@ -4,6 +4,9 @@
 #ifndef DSC_KERNELS_LAYERNORM_H
 #define DSC_KERNELS_LAYERNORM_H
 #include <dsc/types.h>
+
+#include "kernels/norm_rows.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,6 +25,7 @@ typedef struct dsc_layernorm_fwd_args {
     float eps;
     dsc_dtype dtype; /* dtype of in, out, weight, bias: F32, BF16 or F16 */
     bool plus_one;
+    dsc_norm_rows wide; /* of `in`, without `add` */
 } dsc_layernorm_fwd_args;
 
 /* d_in = (d_residual or 0) + gradient through the norm; d_in may be d_residual itself (in place), not d_out.
@@ -39,6 +43,7 @@ typedef struct dsc_layernorm_bwd_args {
     int64_t rows, channels;
     dsc_dtype dtype;
     bool plus_one;
+    dsc_norm_rows wide; /* of `in` and `d_in`, without `d_residual` */
 } dsc_layernorm_bwd_args;
 
 static inline int64_t dsc_layernorm_bwd_scratch_bytes(int64_t rows, int64_t channels)

@@ -5,6 +5,9 @@
 #ifndef DSC_KERNELS_RMSNORM_H
 #define DSC_KERNELS_RMSNORM_H
 #include <dsc/types.h>
+
+#include "kernels/norm_rows.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -24,6 +27,7 @@ typedef struct dsc_rmsnorm_fwd_args {
     float eps;
     dsc_dtype dtype; /* dtype of in, add, sum, out, weight: F32, BF16 or F16 */
     bool plus_one;
+    dsc_norm_rows wide; /* of `in`, without `add` */
 } dsc_rmsnorm_fwd_args;
 
 /* d_in = (d_residual or 0) + gradient through the norm; d_in may be d_residual itself (in place), not d_out. `in` is
@@ -41,6 +45,7 @@ typedef struct dsc_rmsnorm_bwd_args {
     int64_t rows, channels;
     dsc_dtype dtype;
     bool plus_one;
+    dsc_norm_rows wide; /* of `in` and `d_in`, without `d_residual` */
 } dsc_rmsnorm_bwd_args;
 
 static inline int64_t dsc_rmsnorm_bwd_scratch_bytes(int64_t rows, int64_t channels)

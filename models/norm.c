@@ -40,7 +40,8 @@ dsc_status dsc_norm_forward(const dsc_call *call, dsc_norm norm, void *out, cons
                                             .channels = norm.channels,
                                             .eps = (float)norm.eps,
                                             .dtype = ctx->dtype,
-                                            .plus_one = norm.plus_one };
+                                            .plus_one = norm.plus_one,
+                                            .wide = norm.wide };
         return DSC_RUN(ctx->stream, RMSNORM_FWD, &args, call->err);
     }
     const dsc_layernorm_fwd_args args = { .out = out,
@@ -55,7 +56,8 @@ dsc_status dsc_norm_forward(const dsc_call *call, dsc_norm norm, void *out, cons
                                           .channels = norm.channels,
                                           .eps = (float)norm.eps,
                                           .dtype = ctx->dtype,
-                                          .plus_one = norm.plus_one };
+                                          .plus_one = norm.plus_one,
+                                          .wide = norm.wide };
     return DSC_RUN(ctx->stream, LAYERNORM_FWD, &args, call->err);
 }
 
@@ -76,7 +78,8 @@ dsc_status dsc_norm_backward(const dsc_call *call, dsc_norm norm, const dsc_norm
                                             .rows = norm.rows,
                                             .channels = norm.channels,
                                             .dtype = ctx->dtype,
-                                            .plus_one = norm.plus_one };
+                                            .plus_one = norm.plus_one,
+                                            .wide = norm.wide };
         return DSC_RUN(ctx->stream, RMSNORM_BWD, &args, call->err);
     }
     const dsc_layernorm_bwd_args args = { .d_in = buffers->d_in,
@@ -92,6 +95,7 @@ dsc_status dsc_norm_backward(const dsc_call *call, dsc_norm norm, const dsc_norm
                                           .rows = norm.rows,
                                           .channels = norm.channels,
                                           .dtype = ctx->dtype,
-                                          .plus_one = norm.plus_one };
+                                          .plus_one = norm.plus_one,
+                                          .wide = norm.wide };
     return DSC_RUN(ctx->stream, LAYERNORM_BWD, &args, call->err);
 }

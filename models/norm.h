@@ -15,6 +15,7 @@ typedef struct dsc_norm {
     int32_t weight, bias; /* the bias is a layer norm's */
     bool plus_one;        /* the factor is 1 + weight */
     void *stats; /* [rows] fp32, of a layer norm [2,rows]: forward writes it, backward reads it */
+    dsc_norm_rows wide; /* of `in`, and of backward's d_in */
     const void *add; /* forward, or NULL: the norm is of sum = in + add, which it writes */
     void *sum;       /* may be `in` or `add` */
 } dsc_norm;

@@ -72,7 +72,7 @@ static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head
         const int64_t start = dsc_attention_first_key(&a->keys, batch, tokens, t);
         const int64_t keys = dsc_attention_last_key(&a->keys, batch, tokens, t);
         for (int64_t k = start; k < keys; k++) {
-            const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
+            const int64_t k_row = dsc_attention_row(batch, tokens, k, a->k_stride, key_head);
             const float score = score_of(a, &rule, batch, a->keys.past + t, k, q_row, k_row);
             if (k < tokens)
                 p[k] = score;
@@ -82,11 +82,12 @@ static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head
         if (a->sinks != NULL)
             sum = expf(sink - max);
         for (int64_t k = start; k < keys; k++) {
-            const int64_t row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
-            const float score = k < tokens ? p[k] : score_of(a, &rule, batch, a->keys.past + t, k, q_row, row);
+            const int64_t k_row = dsc_attention_row(batch, tokens, k, a->k_stride, key_head);
+            const int64_t v_row = dsc_attention_row(batch, tokens, k, a->v_stride, key_head);
+            const float score = k < tokens ? p[k] : score_of(a, &rule, batch, a->keys.past + t, k, q_row, k_row);
             const float e = expf(score - max);
             sum += e;
-            add_row(out, e, a->v, row, a->dtype, size);
+            add_row(out, e, a->v, v_row, a->dtype, size);
         }
         put_row(a->out, dsc_attention_row(batch, tokens, t, a->out_stride, head * size), a->dtype, out, 1 / sum, size);
         if (a->lse != NULL)
@@ -110,10 +111,11 @@ static void backward_row(const dsc_attention_bwd_args *a, int64_t batch, int64_t
     for (int64_t k = start; k < dsc_min_i64(end, dsc_attention_last_key(&a->keys, batch, tokens, t)); k++) {
         if (a->keys.all && dsc_attention_hides(&a->keys, batch, tokens, k))
             continue;
-        const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
+        const int64_t k_row = dsc_attention_row(batch, tokens, k, a->k_stride, key_head);
+        const int64_t v_row = dsc_attention_row(batch, tokens, k, a->v_stride, key_head);
         const logit x = logit_of(&rule, dot(a->q, q_row, a->k, k_row, a->dtype, size), t - k, k);
         const float p = expf(x.value - lse);
-        const float dp = dot(a->d_out, out_row, a->v, k_row, a->dtype, size);
+        const float dp = dot(a->d_out, out_row, a->v, v_row, a->dtype, size);
         const float ds = p * (dp - delta) * x.slope * a->scale;
         add_row(dv + (k - first) * size, p, a->d_out, out_row, a->dtype, size);
         add_row(dk + (k - first) * size, ds, a->q, q_row, a->dtype, size);
@@ -141,9 +143,10 @@ static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_pa
                         size);
         }
     for (int64_t k = first; part->want_dkv && k < end; k++) {
-        const int64_t row = dsc_attention_row(part->batch, tokens, k, a->kv_stride, key_head);
-        put_row(a->dk, row, a->dtype, dk + (k - first) * size, 1, size);
-        put_row(a->dv, row, a->dtype, dv + (k - first) * size, 1, size);
+        const int64_t k_row = dsc_attention_row(part->batch, tokens, k, a->k_stride, key_head);
+        const int64_t v_row = dsc_attention_row(part->batch, tokens, k, a->v_stride, key_head);
+        put_row(a->dk, k_row, a->dtype, dk + (k - first) * size, 1, size);
+        put_row(a->dv, v_row, a->dtype, dv + (k - first) * size, 1, size);
     }
 }
 

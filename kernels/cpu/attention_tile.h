@@ -394,8 +394,8 @@ static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head
                       .each = a->keys.past > 0 };
     dsc_attention_fwd_layout(f.dims, scratch, &f.sc);
     f.q = att_rows_of(a->q, a->dtype, batch, tokens, a->q_stride, head * apart, size);
-    f.k = att_rows_of(a->k, a->dtype, batch, all_keys, a->kv_stride, key_head, size);
-    f.v = att_rows_of(a->v, a->dtype, batch, all_keys, a->kv_stride, key_head, size);
+    f.k = att_rows_of(a->k, a->dtype, batch, all_keys, a->k_stride, key_head, size);
+    f.v = att_rows_of(a->v, a->dtype, batch, all_keys, a->v_stride, key_head, size);
     f.out = att_rows_of(a->out, a->dtype, batch, tokens, a->out_stride, head * size, size);
     f.lse = a->lse == NULL ? NULL : a->lse + ((int64_t)batch * a->heads + head) * tokens;
     if (!f.each) {
@@ -551,8 +551,8 @@ static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_pa
     const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size), size = a->head_size;
     const int64_t key_head = part->head_first / (a->heads / a->kv_heads) * apart, lanes = b.dims.lanes;
     const int64_t first = (int64_t)part->key_first * ATT_TILE, last = (int64_t)part->key_last * ATT_TILE;
-    const att_rows k = att_rows_of(a->k, a->dtype, part->batch, a->tokens, a->kv_stride, key_head, size);
-    const att_rows v = att_rows_of(a->v, a->dtype, part->batch, a->tokens, a->kv_stride, key_head, size);
+    const att_rows k = att_rows_of(a->k, a->dtype, part->batch, a->tokens, a->k_stride, key_head, size);
+    const att_rows v = att_rows_of(a->v, a->dtype, part->batch, a->tokens, a->v_stride, key_head, size);
     att_pack_rows(b.sc.k, &k, first, last, b.dims.words);
     att_pack_rows(b.sc.v, &v, first, last, b.dims.words);
     if (part->want_dq && ATT_PAIR != 1)

@@ -14,20 +14,21 @@ void dsc_layernorm_fwd_ref(const void *args, int64_t first, int64_t last)
     for (int64_t r = first; r < last; r++) {
         for (int64_t i = r * channels; a->add != NULL && i < (r + 1) * channels; i++)
             dsc_put(a->sum, i, a->dtype, dsc_get(a->in, i, a->dtype) + dsc_get(a->add, i, a->dtype));
+        const int64_t row = dsc_norm_row_at(&a->wide, r, channels);
         float lane[64] = { 0 };
         for (int64_t c = 0; c < channels; c++)
-            lane[c % 64] += dsc_get(in, r * channels + c, a->dtype);
+            lane[c % 64] += dsc_get(in, row + c, a->dtype);
         const float mean = dsc_lanes_sum(lane, 64) / (float)channels;
 
         memset(lane, 0, sizeof lane);
         for (int64_t c = 0; c < channels; c++) {
-            const float d = dsc_get(in, r * channels + c, a->dtype) - mean;
+            const float d = dsc_get(in, row + c, a->dtype) - mean;
             lane[c % 64] = fmaf(d, d, lane[c % 64]);
         }
         const float rstd = 1.0f / sqrtf(dsc_lanes_sum(lane, 64) / (float)channels + a->eps);
 
         for (int64_t c = 0; c < channels; c++) {
-            const float x_hat = (dsc_get(in, r * channels + c, a->dtype) - mean) * rstd;
+            const float x_hat = (dsc_get(in, row + c, a->dtype) - mean) * rstd;
             const float weight = dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
             const float bias = a->bias != NULL ? dsc_get(a->bias, c, a->dtype) : 0.0f;
             dsc_put(a->out, r * channels + c, a->dtype, fmaf(x_hat, weight, bias));
@@ -40,11 +41,11 @@ void dsc_layernorm_fwd_ref(const void *args, int64_t first, int64_t last)
 /* Row r's part of the weight gradients into this block's scratch row, and the gradient of its input. */
 static void bwd_row(const dsc_layernorm_bwd_args *a, int64_t r, float *sum_weight, float *sum_bias)
 {
-    const int64_t channels = a->channels;
+    const int64_t channels = a->channels, row = dsc_norm_row_at(&a->wide, r, channels);
     const float mean = a->mean[r], rstd = a->rstd[r];
     float lane_d[16] = { 0 }, lane_dx[16] = { 0 };
     for (int64_t c = 0; c < channels; c++) {
-        const float x_hat = (dsc_get(a->in, r * channels + c, a->dtype) - mean) * rstd;
+        const float x_hat = (dsc_get(a->in, row + c, a->dtype) - mean) * rstd;
         const float g = dsc_get(a->d_out, r * channels + c, a->dtype);
         const float d = g * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
         lane_d[c % 16] += d;
@@ -58,11 +59,11 @@ static void bwd_row(const dsc_layernorm_bwd_args *a, int64_t r, float *sum_weigh
     const float mean_dx = dsc_lanes_sum(lane_dx, 16) / (float)channels;
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
-        const float x_hat = (dsc_get(a->in, i, a->dtype) - mean) * rstd;
+        const float x_hat = (dsc_get(a->in, row + c, a->dtype) - mean) * rstd;
         const float d = dsc_get(a->d_out, i, a->dtype) * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
         const float through = fmaf(-x_hat, mean_dx, d - mean_d);
         const float residual = a->d_residual != NULL ? dsc_get(a->d_residual, i, a->dtype) : 0.0f;
-        dsc_put(a->d_in, i, a->dtype, fmaf(rstd, through, residual));
+        dsc_put(a->d_in, row + c, a->dtype, fmaf(rstd, through, residual));
     }
 }
 

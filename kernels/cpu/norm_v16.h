@@ -81,7 +81,8 @@ V16_INLINE void norm_fwd(const dsc_layernorm_fwd_args *args, int64_t first, int6
         if (a->add != NULL)
             row_add(a->sum, a->in, a->add, at, channels, k.dtype);
         const void *in = a->add != NULL ? a->sum : a->in;
-        const void *row = (const char *)in + at * (int64_t)dsc_dtype_bytes(k.dtype);
+        const int64_t in_at = dsc_norm_row_at(&a->wide, r, channels);
+        const void *row = (const char *)in + in_at * (int64_t)dsc_dtype_bytes(k.dtype);
         const float mean = k.rms ? 0.0f : row_sum(row, channels, k.dtype, false, 0.0f) / (float)channels;
         const float variance = row_sum(row, channels, k.dtype, true, mean) / (float)channels;
         const float rstd = 1.0f / sqrtf(variance + a->eps);
@@ -105,15 +106,17 @@ typedef struct bwd_rows {
     const dsc_layernorm_bwd_args *a;
     float *sum_weight, *sum_bias; /* this block's scratch rows; RMS norm has only the first */
     int64_t first;                /* row */
+    int64_t at[ROWS_AT_ONCE];     /* first elements of `in` and `d_in` */
     v16 d[ROWS_AT_ONCE], dx[ROWS_AT_ONCE];
 } bwd_rows;
 
 /* How many rows of scratch a block has. */
 V16_INLINE int64_t sums_of(norm_kind k) { return k.rms ? 1 : 2; }
 
-V16_INLINE v16 x_hat_of(const dsc_layernorm_bwd_args *a, int64_t r, int64_t c, int64_t left, norm_kind k)
+/* `at`: the element's place, in row r. */
+V16_INLINE v16 x_hat_of(const dsc_layernorm_bwd_args *a, int64_t r, int64_t at, int64_t left, norm_kind k)
 {
-    const v16 x = v16_load(a->in, r * a->channels + c, left, k.dtype);
+    const v16 x = v16_load(a->in, at, left, k.dtype);
     return v16_mul(k.rms ? x : v16_sub(x, v16_set(a->mean[r])), v16_set(a->rstd[r]));
 }
 
@@ -128,7 +131,7 @@ V16_INLINE void bwd_sums(bwd_rows *b, int64_t c, int64_t left, int rows, norm_ki
         sum_bias = v16_load(b->sum_bias, c, left, DSC_F32);
     for (int i = 0; i < rows; i++) {
         const v16 g = v16_load(a->d_out, (b->first + i) * a->channels + c, left, k.dtype);
-        const v16 x_hat = x_hat_of(a, b->first + i, c, left, k), d = v16_mul(g, weight);
+        const v16 x_hat = x_hat_of(a, b->first + i, b->at[i] + c, left, k), d = v16_mul(g, weight);
         if (!k.rms)
             b->d[i] = v16_add(b->d[i], d);
         b->dx[i] = v16_fma(d, x_hat, b->dx[i]);
@@ -141,24 +144,26 @@ V16_INLINE void bwd_sums(bwd_rows *b, int64_t c, int64_t left, int rows, norm_ki
         v16_store(b->sum_bias, c, left, DSC_F32, sum_bias);
 }
 
-V16_INLINE void bwd_input(const dsc_layernorm_bwd_args *a, int64_t r, int64_t c, int64_t left, norm_kind k, v16 mean_d,
-                          v16 mean_dx)
+V16_INLINE void bwd_input(const bwd_rows *b, int row, int64_t c, int64_t left, norm_kind k, v16 mean_d, v16 mean_dx)
 {
-    const int64_t i = r * a->channels + c;
-    const v16 x_hat = x_hat_of(a, r, c, left, k);
+    const dsc_layernorm_bwd_args *a = b->a;
+    const int64_t r = b->first + row, i = r * a->channels + c, at = b->at[row] + c;
+    const v16 x_hat = x_hat_of(a, r, at, left, k);
     const v16 weight = norm_weight(a->weight, a->plus_one, c, left, k.dtype);
     const v16 d = v16_mul(v16_load(a->d_out, i, left, k.dtype), weight);
     const v16 through = v16_fnma(x_hat, mean_dx, k.rms ? d : v16_sub(d, mean_d));
     const v16 residual = a->d_residual != NULL ? v16_load(a->d_residual, i, left, k.dtype) : v16_set(0.0f);
-    v16_store(a->d_in, i, left, k.dtype, v16_fma(v16_set(a->rstd[r]), through, residual));
+    v16_store(a->d_in, at, left, k.dtype, v16_fma(v16_set(a->rstd[r]), through, residual));
 }
 
 V16_INLINE void bwd_group(bwd_rows *b, int rows, norm_kind k)
 {
     const dsc_layernorm_bwd_args *a = b->a;
     const int64_t channels = a->channels;
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
         b->d[i] = b->dx[i] = v16_set(0.0f);
+        b->at[i] = dsc_norm_row_at(&a->wide, b->first + i, channels);
+    }
     int64_t c = 0;
     for (; c + 16 <= channels; c += 16)
         bwd_sums(b, c, 16, rows, k);
@@ -168,9 +173,9 @@ V16_INLINE void bwd_group(bwd_rows *b, int rows, norm_kind k)
         const v16 mean_d = v16_set(k.rms ? 0.0f : v16_sum_lanes(b->d[i]) / (float)channels);
         const v16 mean_dx = v16_set(v16_sum_lanes(b->dx[i]) / (float)channels);
         for (c = 0; c + 16 <= channels; c += 16)
-            bwd_input(a, b->first + i, c, 16, k, mean_d, mean_dx);
+            bwd_input(b, i, c, 16, k, mean_d, mean_dx);
         if (c < channels)
-            bwd_input(a, b->first + i, c, channels - c, k, mean_d, mean_dx);
+            bwd_input(b, i, c, channels - c, k, mean_d, mean_dx);
     }
 }
 

@@ -7,6 +7,8 @@ static dsc_status fwd(const dsc_rmsnorm_fwd_args *a, const dsc_cpu_threads *pool
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->channels >= 1);
     DSC_ASSERT((a->add == NULL) == (a->sum == NULL));
+    DSC_ASSERT(a->wide.stride == 0 || a->add == NULL);
+    DSC_ASSERT(dsc_norm_rows_fit(&a->wide, a->rows, a->channels));
     DSC_TRY(dsc_range_dtype_check("RMSNORM_FWD", a->dtype, err));
     dsc_range_run(pool, a->rows, fn, a);
     return DSC_OK;
@@ -18,6 +20,8 @@ static dsc_status bwd(const dsc_rmsnorm_bwd_args *a, const dsc_cpu_threads *pool
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->channels >= 1);
     DSC_ASSERT(a->weight != NULL || a->d_weight == NULL);
+    DSC_ASSERT(a->wide.stride == 0 || a->d_residual == NULL);
+    DSC_ASSERT(dsc_norm_rows_fit(&a->wide, a->rows, a->channels));
     DSC_TRY(dsc_range_dtype_check("RMSNORM_BWD", a->dtype, err));
     dsc_range_run(pool, dsc_div_ceil(a->rows, DSC_LAYERNORM_BWD_ROWS), fn, a);
     if (a->d_weight != NULL)

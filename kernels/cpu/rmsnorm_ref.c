@@ -14,14 +14,15 @@ void dsc_rmsnorm_fwd_ref(const void *args, int64_t first, int64_t last)
     for (int64_t r = first; r < last; r++) {
         for (int64_t i = r * channels; a->add != NULL && i < (r + 1) * channels; i++)
             dsc_put(a->sum, i, a->dtype, dsc_get(a->in, i, a->dtype) + dsc_get(a->add, i, a->dtype));
+        const int64_t row = dsc_norm_row_at(&a->wide, r, channels);
         float lane[64] = { 0 };
         for (int64_t c = 0; c < channels; c++) {
-            const float x = dsc_get(in, r * channels + c, a->dtype);
+            const float x = dsc_get(in, row + c, a->dtype);
             lane[c % 64] = fmaf(x, x, lane[c % 64]);
         }
         const float rstd = 1.0f / sqrtf(dsc_lanes_sum(lane, 64) / (float)channels + a->eps);
         for (int64_t c = 0; c < channels; c++) {
-            const float x_hat = dsc_get(in, r * channels + c, a->dtype) * rstd;
+            const float x_hat = dsc_get(in, row + c, a->dtype) * rstd;
             dsc_put(a->out, r * channels + c, a->dtype, x_hat * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype));
         }
         a->rstd[r] = rstd;
@@ -31,11 +32,11 @@ void dsc_rmsnorm_fwd_ref(const void *args, int64_t first, int64_t last)
 /* Row r's part of the weight's gradient into this block's scratch row, and the gradient of its input. */
 static void bwd_row(const dsc_rmsnorm_bwd_args *a, int64_t r, float *sum_weight)
 {
-    const int64_t channels = a->channels;
+    const int64_t channels = a->channels, row = dsc_norm_row_at(&a->wide, r, channels);
     const float rstd = a->rstd[r];
     float lane[16] = { 0 };
     for (int64_t c = 0; c < channels; c++) {
-        const float x_hat = dsc_get(a->in, r * channels + c, a->dtype) * rstd;
+        const float x_hat = dsc_get(a->in, row + c, a->dtype) * rstd;
         const float g = dsc_get(a->d_out, r * channels + c, a->dtype);
         const float d = g * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
         lane[c % 16] = fmaf(d, x_hat, lane[c % 16]);
@@ -45,11 +46,11 @@ static void bwd_row(const dsc_rmsnorm_bwd_args *a, int64_t r, float *sum_weight)
     const float mean = dsc_lanes_sum(lane, 16) / (float)channels;
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
-        const float x_hat = dsc_get(a->in, i, a->dtype) * rstd;
+        const float x_hat = dsc_get(a->in, row + c, a->dtype) * rstd;
         const float d = dsc_get(a->d_out, i, a->dtype) * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
         const float through = fmaf(-x_hat, mean, d);
         const float residual = a->d_residual != NULL ? dsc_get(a->d_residual, i, a->dtype) : 0.0f;
-        dsc_put(a->d_in, i, a->dtype, fmaf(rstd, through, residual));
+        dsc_put(a->d_in, row + c, a->dtype, fmaf(rstd, through, residual));
     }
 }
 

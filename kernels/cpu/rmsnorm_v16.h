@@ -15,7 +15,8 @@ void V16_NAME(rmsnorm_fwd)(const void *args, int64_t first, int64_t last)
                                           .channels = a->channels,
                                           .eps = a->eps,
                                           .dtype = a->dtype,
-                                          .plus_one = a->plus_one };
+                                          .plus_one = a->plus_one,
+                                          .wide = a->wide };
     norm_fwd_any(&same, first, last, true);
 }
 
@@ -32,7 +33,8 @@ static dsc_layernorm_bwd_args bwd_args(const dsc_rmsnorm_bwd_args *a)
                                       .rows = a->rows,
                                       .channels = a->channels,
                                       .dtype = a->dtype,
-                                      .plus_one = a->plus_one };
+                                      .plus_one = a->plus_one,
+                                      .wide = a->wide };
 }
 
 void V16_NAME(rmsnorm_bwd)(const void *args, int64_t first, int64_t last)

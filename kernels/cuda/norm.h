@@ -154,7 +154,7 @@ template <class T, int W> struct reread_row {
     }
 };
 
-/* ---- forward: Norm has arrays in, add, sum (as in layernorm.h) of `element`, rows, channels. Its
+/* ---- forward: Norm has arrays in, add, sum (as in layernorm.h) of `element`, rows, channels, wide. Its
  * function finish<W>(row, in, r, lane) computes statistics and output of row r, which `row` visits from `in` ---- */
 
 template <class Norm, int W, class Row> __global__ void __launch_bounds__(FWD_THREADS) fwd_kernel(const Norm a)
@@ -164,7 +164,7 @@ template <class Norm, int W, class Row> __global__ void __launch_bounds__(FWD_TH
     const int64_t r = static_cast<int64_t>(blockIdx.x) * FWD_ROWS + threadIdx.x / 32;
     if (r >= a.rows)
         return; /* the whole warp */
-    const T *in = a.in + r * a.channels;
+    const T *in = a.in + dsc_norm_row_at(&a.wide, r, a.channels);
     DSC_CUDA_SHARED(char, rows);
     Row row;
     row.place(rows, a.channels, lane, static_cast<int>(threadIdx.x / 32));
@@ -200,7 +200,7 @@ dsc_status fwd_launch_long(const dsc_cuda_launch *at, const char *of, const Norm
 }
 
 /* ---- backward: Norm has arrays d_in, d_out, d_residual, in, weight of `element`, partial[blocks, WEIGHTS, C] (NULL:
- * the weights are frozen), rows, channels, plus_one, and
+ * the weights are frozen), rows, channels, plus_one, wide, and
  *   stats_of(r)            what the forward has left of row r, a `stats`
  *   normalise(s, x)        makes x_hat of W elements of a row
  *   add_terms(g, x_hat, w, sum)  adds their part of the row's SUMS sums, whose means the gradient needs
@@ -215,10 +215,11 @@ template <class Norm, int W> __device__ __forceinline__ row_means<Norm> means_of
 {
     const typename Norm::stats stats = a.stats_of(r);
     row_means<Norm> m = {};
+    const int64_t in = dsc_norm_row_at(&a.wide, r, a.channels);
     for (int64_t c = static_cast<int64_t>(lane) * W; c < a.channels; c += 32 * W) {
         float g[W], x[W], w[W];
         load<W>(g, a.d_out + r * a.channels + c);
-        load<W>(x, a.in + r * a.channels + c);
+        load<W>(x, a.in + in + c);
         load_weight<W>(w, a.weight, c, a.plus_one);
         a.normalise(stats, x);
         a.add_terms(g, x, w, m.of);
@@ -234,16 +235,16 @@ template <class Norm, int W>
 __device__ __forceinline__ void columns(const Norm &a, int64_t r, int64_t c, const row_means<Norm> &m,
                                         const float (&w)[W], float (&total)[Norm::WEIGHTS][W])
 {
-    const int64_t i = r * a.channels + c;
+    const int64_t i = r * a.channels + c, in = dsc_norm_row_at(&a.wide, r, a.channels) + c;
     const typename Norm::stats stats = a.stats_of(r);
     float g[W], x[W], y[W] = {};
     load<W>(g, a.d_out + i);
-    load<W>(x, a.in + i);
+    load<W>(x, a.in + in);
     if (a.d_residual != NULL)
         load<W>(y, a.d_residual + i);
     a.normalise(stats, x);
     a.gradient(stats, m.of, g, x, w, y, total);
-    store_fast<W>(a.d_in + i, y);
+    store_fast<W>(a.d_in + in, y);
 }
 
 /* Adds the warps' sums of each column, in order. All threads of the block come here. */
@@ -351,7 +352,8 @@ __device__ __forceinline__ void fetch_rows(const Norm &a, vector<typename Norm::
         if (r + k >= last)
             return;
         cp_async16(to + (k * RING_ARRAYS + 0) * blockDim.x, a.d_out + i, true);
-        cp_async16(to + (k * RING_ARRAYS + 1) * blockDim.x, a.in + i, true);
+        cp_async16(to + (k * RING_ARRAYS + 1) * blockDim.x, a.in + dsc_norm_row_at(&a.wide, r + k, a.channels) + c,
+                   true);
         if (a.d_residual != NULL)
             cp_async16(to + (k * RING_ARRAYS + 2) * blockDim.x, a.d_residual + i, true);
     }
@@ -411,7 +413,7 @@ __global__ void __launch_bounds__(THREADS, 1) bwd_ring_kernel(const Norm a)
             if (a.d_residual != NULL)
                 load<W>(y, rows[(k * RING_ARRAYS + 2) * blockDim.x].elements);
             a.gradient(stats[k], sums + k * SUMS, g[k], x[k], w, y, total);
-            store_fast<W>(a.d_in + (r + k) * a.channels + c, y);
+            store_fast<W>(a.d_in + dsc_norm_row_at(&a.wide, r + k, a.channels) + c, y);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -442,8 +444,8 @@ bool ring_launch(const dsc_cuda_launch *at, const char *of, const Norm &a, unsig
 template <class Norm> dsc_status bwd_launch(const dsc_cuda_launch *at, const char *of, const Norm &a, dsc_error *err)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(typename Norm::element));
-    const bool aligned = a.channels % W == 0 && is_aligned(a.d_in) && is_aligned(a.d_out) && is_aligned(a.d_residual) &&
-                         is_aligned(a.in) && is_aligned(a.weight) && is_aligned(a.partial);
+    const bool aligned = a.channels % W == 0 && a.wide.stride % W == 0 && is_aligned(a.d_in) && is_aligned(a.d_out) &&
+                         is_aligned(a.d_residual) && is_aligned(a.in) && is_aligned(a.weight) && is_aligned(a.partial);
     const unsigned blocks = grid_size(dsc_div_ceil(a.rows, BWD_ROWS));
     dsc_status status = DSC_OK;
     if (aligned && (ring_launch<Norm, W, 4, 2, 512>(at, of, a, blocks, &status, err) ||

@@ -14,6 +14,7 @@ template <class T> struct fwd_arrays {
     int64_t rows, channels;
     float eps;
     bool plus_one;
+    dsc_norm_rows wide;
 
     template <int W, class Row>
     __device__ __forceinline__ void finish(Row &row, const T *from, int64_t r, int lane) const
@@ -50,9 +51,10 @@ template <class T> dsc_status fwd(const dsc_cuda_launch *at, const dsc_rmsnorm_f
                               args->rows,
                               args->channels,
                               args->eps,
-                              args->plus_one };
-    const bool aligned = a.channels % W == 0 && is_aligned(a.out) && is_aligned(a.sum) && is_aligned(a.in) &&
-                         is_aligned(a.add) && is_aligned(a.weight);
+                              args->plus_one,
+                              args->wide };
+    const bool aligned = a.channels % W == 0 && a.wide.stride % W == 0 && is_aligned(a.out) && is_aligned(a.sum) &&
+                         is_aligned(a.in) && is_aligned(a.add) && is_aligned(a.weight);
     if (!aligned)
         fwd_launch<1, reread_row<T, 1>>(at, a, 0);
     else if (a.channels <= 32 * 8) /* a head */
@@ -76,6 +78,7 @@ template <class T> struct bwd_arrays {
     float *partial; /* [blocks, C], or NULL: the weight is frozen */
     int64_t rows, channels;
     bool plus_one;
+    dsc_norm_rows wide;
 
     __device__ __forceinline__ stats stats_of(int64_t r) const { return row_rstd[r]; }
 
@@ -120,7 +123,8 @@ template <class T> dsc_status bwd(const dsc_cuda_launch *at, const dsc_rmsnorm_b
                                    a->d_weight != NULL ? static_cast<float *>(a->scratch) : NULL,
                                    a->rows,
                                    a->channels,
-                                   a->plus_one };
+                                   a->plus_one,
+                                   a->wide };
     return bwd_launch(at, "RMSNORM_BWD", arrays, err);
 }
 
@@ -132,6 +136,8 @@ dsc_status dsc_cuda_run_RMSNORM_FWD(const dsc_cuda_launch *at, const void *args,
     DSC_TRY(dtype_check("RMSNORM_FWD", a->dtype, err));
     DSC_ASSERT(a->channels >= 1);
     DSC_ASSERT((a->add == NULL) == (a->sum == NULL));
+    DSC_ASSERT(a->wide.stride == 0 || a->add == NULL);
+    DSC_ASSERT(dsc_norm_rows_fit(&a->wide, a->rows, a->channels));
     if (a->rows == 0)
         return DSC_OK;
     DSC_CUDA_FOR_DTYPE(a->dtype, T, return fwd<T>(at, a, err));
@@ -143,6 +149,8 @@ dsc_status dsc_cuda_run_RMSNORM_BWD(const dsc_cuda_launch *at, const void *args,
     DSC_TRY(dtype_check("RMSNORM_BWD", a->dtype, err));
     DSC_ASSERT(a->channels >= 1);
     DSC_ASSERT(a->weight != NULL || a->d_weight == NULL);
+    DSC_ASSERT(a->wide.stride == 0 || a->d_residual == NULL);
+    DSC_ASSERT(dsc_norm_rows_fit(&a->wide, a->rows, a->channels));
     if (a->rows > 0)
         DSC_CUDA_FOR_DTYPE(a->dtype, T, DSC_TRY(bwd<T>(at, a, err)));
     const sum_targets targets = { { a->d_weight, NULL } };

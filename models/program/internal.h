@@ -102,6 +102,8 @@ static inline bool dsc_program_ends_at_input(const dsc_program *program)
 int32_t dsc_program_readers(const dsc_program *program, int16_t value, int16_t *first); /* forward's */
 
 /* ---- Sizes ---- */
+/* Whether a value is all columns of its buffer. */
+static inline bool dsc_place_is_whole(const dsc_place *place) { return place->width == place->stride; }
 int64_t dsc_value_rows(const dsc_value *value, int64_t batch);
 int64_t dsc_value_bytes(const dsc_value *value, int64_t batch, dsc_dtype dtype);
 /* Pictures of a sample, whose pixels are its rows; 0: its rows are none. */
@@ -157,7 +159,7 @@ typedef struct dsc_any_layout {
 void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_any_layout *out);
 /* The same, from program->layouts where it is there; else in *own. */
 const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
-                                     dsc_any_layout *own);
+                                          dsc_any_layout *own);
 
 /* ---- One call, run.c ---- */
 typedef struct dsc_exec {

@@ -59,6 +59,7 @@ dsc_op_launch dsc_op_run_linear, dsc_op_run_linear_dx, dsc_op_run_linear_dw, dsc
 dsc_op_scratch dsc_op_product_scratch, dsc_op_norm_bwd_scratch;
 dsc_op_flops dsc_op_product_flops;
 dsc_op_plan dsc_op_plan_linear;
+dsc_op_can_lie dsc_op_norm_can_lie, dsc_op_norm_bwd_can_lie;
 
 /* ---- Rotary positions and attention, ops_attention.c ---- */
 dsc_op_launch dsc_op_run_rope_table, dsc_op_run_rope, dsc_op_run_regroup, dsc_op_run_attention,

@@ -46,11 +46,9 @@ dsc_status dsc_op_run_rope(dsc_exec *exec, const dsc_op *op)
     return DSC_RUN(exec->ctx->stream, ROPE, &args, exec->err);
 }
 
-static bool is_whole(const dsc_place *place) { return place->width == place->stride; }
-
 bool dsc_op_rope_can_lie(const dsc_place *places, const dsc_op *op)
 {
-    const bool whole = is_whole(&places[op->in[0]]) && is_whole(&places[op->out[0]]);
+    const bool whole = dsc_place_is_whole(&places[op->in[0]]) && dsc_place_is_whole(&places[op->out[0]]);
     return dsc_op_lie_apart_alike(places, op->in[0], op->out[0]) && (whole || op->rope.first == 0);
 }
 
@@ -119,7 +117,8 @@ static dsc_attention_fwd_args attention_shape(const dsc_program *program, const 
     const dsc_op_attention *of = &op->attention;
     const int64_t apart = places[op->in[0]].apart;
     return (dsc_attention_fwd_args) { .q_stride = places[op->in[0]].stride,
-                                      .kv_stride = places[op->in[1]].stride,
+                                      .k_stride = places[op->in[1]].stride,
+                                      .v_stride = places[op->in[2]].stride,
                                       .out_stride = of->heads * of->head_size,
                                       .head_stride = apart > 0 ? apart : of->head_size,
                                       .batch = (int32_t)batch,
@@ -138,7 +137,7 @@ dsc_status dsc_op_run_attention(dsc_exec *exec, const dsc_op *op)
     const dsc_module_ctx *ctx = exec->ctx;
     const dsc_program *program = exec->program;
     dsc_attention_fwd_args args = attention_shape(program, op, program->place[0], ctx->batch, ctx->dtype);
-    const int64_t past = ctx->past * args.kv_stride * (int64_t)dsc_dtype_bytes(ctx->dtype);
+    const int64_t past = ctx->past * (int64_t)dsc_dtype_bytes(ctx->dtype);
     args.keys = (dsc_attention_keys) { .all = op->attention.all,
                                        .positions = dsc_exec_positions(exec),
                                        .window = window_of(program, op, ctx->past),
@@ -146,8 +145,8 @@ dsc_status dsc_op_run_attention(dsc_exec *exec, const dsc_op *op)
     args.out = dsc_exec_at(exec, op->out[0]);
     args.lse = dsc_exec_floats(exec, op->out[1]);
     args.q = dsc_exec_at(exec, op->in[0]);
-    args.k = dsc_exec_at(exec, op->in[1]) - past;
-    args.v = dsc_exec_at(exec, op->in[2]) - past;
+    args.k = dsc_exec_at(exec, op->in[1]) - past * args.k_stride;
+    args.v = dsc_exec_at(exec, op->in[2]) - past * args.v_stride;
     args.sinks = sinks_of(exec, &op->attention);
     args.scratch = dsc_exec_work(exec, op);
     return DSC_RUN(ctx->stream, ATTENTION_FWD, &args, exec->err);
@@ -178,7 +177,7 @@ dsc_status dsc_op_plan_attention(const dsc_program *program, const dsc_op *op, i
 
 bool dsc_op_attention_can_lie(const dsc_place *places, const dsc_op *op)
 {
-    return dsc_op_lie_apart_alike(places, op->in[1], op->in[2]) && places[op->in[0]].apart == places[op->in[1]].apart;
+    return places[op->in[0]].apart == places[op->in[1]].apart && places[op->in[0]].apart == places[op->in[2]].apart;
 }
 
 dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op)
@@ -196,7 +195,8 @@ dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op)
                                           .v = dsc_exec_at(exec, op->in[5]),
                                           .scratch = dsc_exec_work(exec, op),
                                           .q_stride = dsc_exec_place(exec, op->in[3])->stride,
-                                          .kv_stride = dsc_exec_place(exec, op->in[4])->stride,
+                                          .k_stride = dsc_exec_place(exec, op->in[4])->stride,
+                                          .v_stride = dsc_exec_place(exec, op->in[5])->stride,
                                           .out_stride = of->heads * of->head_size,
                                           .head_stride = dsc_exec_place(exec, op->in[3])->apart,
                                           .batch = (int32_t)ctx->batch,
@@ -225,6 +225,8 @@ int64_t dsc_op_attention_bwd_scratch(const dsc_program *program, const dsc_op *o
 bool dsc_op_attention_bwd_can_lie(const dsc_place *places, const dsc_op *op)
 {
     const int16_t *in = op->in, *out = op->out;
-    return dsc_op_lie_apart_alike(places, in[4], in[5]) && dsc_op_lie_apart_alike(places, in[3], out[0]) &&
-           dsc_op_lie_apart_alike(places, in[4], out[1]) && dsc_op_lie_apart_alike(places, in[5], out[2]);
+    bool can = true;
+    for (int i = 0; i < 3; i++)
+        can &= dsc_op_lie_apart_alike(places, in[3 + i], out[i]) && places[in[3 + i]].apart == places[in[3]].apart;
+    return can;
 }

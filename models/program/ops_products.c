@@ -51,6 +51,7 @@ dsc_status dsc_op_plan_linear(const dsc_program *program, const dsc_op *op, int6
 
 static dsc_norm norm_of(const dsc_exec *exec, const dsc_op *op, int16_t x, int16_t stats)
 {
+    const dsc_place *place = dsc_exec_place(exec, x);
     return (dsc_norm) { .kind = op->norm.kind,
                         .rows = dsc_exec_rows(exec, x) * op->norm.groups,
                         .channels = dsc_exec_value(exec, x)->columns / op->norm.groups,
@@ -58,6 +59,7 @@ static dsc_norm norm_of(const dsc_exec *exec, const dsc_op *op, int16_t x, int16
                         .weight = op->norm.weight,
                         .bias = op->norm.bias,
                         .plus_one = op->norm.plus_one,
+                        .wide = { dsc_place_is_whole(place) ? 0 : place->stride, (int32_t)op->norm.groups },
                         .stats = dsc_exec_at(exec, stats) };
 }
 
@@ -79,6 +81,20 @@ dsc_status dsc_op_run_norm_bwd(dsc_exec *exec, const dsc_op *op)
                                         .in = dsc_exec_at(exec, op->in[2]),
                                         .scratch = dsc_exec_work(exec, op) };
     return dsc_norm_backward(&call, norm_of(exec, op, op->in[2], op->in[3]), &buffers);
+}
+
+/* Columns of a wider value are normed without a sum. */
+bool dsc_op_norm_can_lie(const dsc_place *places, const dsc_op *op)
+{
+    return dsc_place_is_whole(&places[op->in[0]]) || (op->in[1] == DSC_PROGRAM_NONE && places[op->in[0]].apart == 0);
+}
+
+bool dsc_op_norm_bwd_can_lie(const dsc_place *places, const dsc_op *op)
+{
+    const dsc_place *x = &places[op->in[2]], *d = &places[op->out[0]];
+    if (dsc_place_is_whole(x) && dsc_place_is_whole(d))
+        return true;
+    return op->in[1] == DSC_PROGRAM_NONE && x->apart == 0 && dsc_op_lie_apart_alike(places, op->in[2], op->out[0]);
 }
 
 int64_t dsc_op_norm_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)

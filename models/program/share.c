@@ -112,7 +112,7 @@ static bool columns_meet(const dsc_place *x, const dsc_place *y)
 /* A place in buffer `from` when that buffer becomes the columns `to`, which may be all of another buffer. */
 static dsc_place moved(dsc_place place, const dsc_place *to)
 {
-    const bool whole = place.width == place.stride;
+    const bool whole = dsc_place_is_whole(&place);
     return (dsc_place) { to->buffer, to->column + place.column, whole ? to->width : place.width, to->stride,
                          whole ? to->apart : place.apart };
 }
@@ -147,12 +147,7 @@ static void move(sharing *s, int16_t from, const dsc_place *to)
 
 static bool is_free(const dsc_buffer *buffer) { return buffer->region == DSC_REGION_SCRATCH; }
 
-/* Whether a value is all columns of its buffer. */
-static bool is_whole(const sharing *s, int16_t value)
-{
-    const dsc_place *place = place_of(s, value);
-    return place->width == place->stride;
-}
+static bool is_whole(const sharing *s, int16_t value) { return dsc_place_is_whole(place_of(s, value)); }
 
 static bool lie_alike(const dsc_place *x, const dsc_place *y)
 {

@@ -43,17 +43,17 @@ static view alone(ck_role role, dsc_dtype dtype, int64_t rows, int64_t cols, int
     return x;
 }
 
-/* Unused elements between rows: some number, or one head where rows are aligned, as tile copies want them. */
-static int64_t gap_of(const shape *s, int64_t any) { return aligned ? s->size : any; }
+/* Unused elements between rows: some number, or some heads where rows are aligned, as tile copies want them. */
+static int64_t gap_of(const shape *s, int64_t any, int64_t heads) { return aligned ? heads * s->size : any; }
 
-/* Three views of one [rows, (H + 2 KV) D] tensor, or three tensors with odd strides. */
+/* Three views of one [rows, (H + 2 KV) D] tensor, or three tensors with odd strides, each with its own. */
 static void three(view to[3], const shape *s, ck_role role, dsc_dtype dtype, const char *const name[3])
 {
     const int64_t rows = kv_rows_of(s), q = (int64_t)s->heads * s->size, kv = (int64_t)s->kv_heads * s->size;
     if (!s->packed) {
-        to[0] = alone(role, dtype, rows_of(s), q, gap_of(s, 3), name[0]);
-        to[1] = alone(role, dtype, rows, kv, gap_of(s, 5), name[1]);
-        to[2] = alone(role, dtype, rows, kv, gap_of(s, 5), name[2]);
+        to[0] = alone(role, dtype, rows_of(s), q, gap_of(s, 3, 1), name[0]);
+        to[1] = alone(role, dtype, rows, kv, gap_of(s, 5, 1), name[1]);
+        to[2] = alone(role, dtype, rows, kv, gap_of(s, 9, 3), name[2]);
         return;
     }
     view all = alone(role, dtype, rows, q + 2 * kv, 0, name[0]);
@@ -162,17 +162,18 @@ static dsc_attention_fwd_args forward_args(const problem *p, const tensors *x)
     const shape *s = &p->s;
     return (dsc_attention_fwd_args){ .out = address(&x->out), .lse = x->lse, .q = address(&x->q), .k = address(&x->k),
                                      .v = address(&x->v), .scratch = x->scratch, .q_stride = x->q.stride,
-                                     .kv_stride = x->k.stride, .out_stride = x->out.stride, .batch = s->batch,
-                                     .tokens = s->tokens, .heads = s->heads, .kv_heads = s->kv_heads,
-                                     .head_size = s->size, .head_stride = x->q.apart, .scale = (float)p->scale,
-                                     .keys = keys_of(p), .logits = logits_of(p), .sinks = x->sinks, .dtype = p->dtype };
+                                     .k_stride = x->k.stride, .v_stride = x->v.stride, .out_stride = x->out.stride,
+                                     .batch = s->batch, .tokens = s->tokens, .heads = s->heads,
+                                     .kv_heads = s->kv_heads, .head_size = s->size, .head_stride = x->q.apart,
+                                     .scale = (float)p->scale, .keys = keys_of(p), .logits = logits_of(p),
+                                     .sinks = x->sinks, .dtype = p->dtype };
 }
 
 static dsc_attention_fwd_args forward_open(problem *p, tensors *x, bool want_lse)
 {
     const shape *s = &p->s;
     forward_inputs(p, x);
-    x->out = alone(CK_OUT, p->dtype, rows_of(s), (int64_t)s->heads * s->size, gap_of(s, 7), "out");
+    x->out = alone(CK_OUT, p->dtype, rows_of(s), (int64_t)s->heads * s->size, gap_of(s, 7, 1), "out");
     x->lse = want_lse ? ck_buf(CK_OUT, DSC_F32, rows_of(s) * s->heads, "lse") : NULL;
     x->scratch = ck_buf(CK_SCRATCH, DSC_U8, dsc_attention_fwd_scratch_bytes(s->batch, s->tokens, s->heads, s->size),
                         "scratch");
@@ -186,8 +187,8 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
     const shape *s = &p->s;
     const int64_t cols = (int64_t)s->heads * s->size;
     forward_inputs(p, x);
-    x->out = alone(CK_IN, p->dtype, rows_of(s), cols, gap_of(s, 7), "out");
-    x->d_out = alone(CK_IN, p->dtype, rows_of(s), cols, gap_of(s, 7), "d_out");
+    x->out = alone(CK_IN, p->dtype, rows_of(s), cols, gap_of(s, 7, 1), "out");
+    x->d_out = alone(CK_IN, p->dtype, rows_of(s), cols, gap_of(s, 7, 1), "d_out");
     write_view(&x->out, p->out_want);
     read_view(&x->out, p->out);
     fill(&x->d_out);
@@ -206,10 +207,10 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
     return (dsc_attention_bwd_args){ .dq = address(&x->dq), .dk = address(&x->dk), .dv = address(&x->dv),
                                      .d_out = address(&x->d_out), .out = address(&x->out), .lse = x->lse,
                                      .q = address(&x->q), .k = address(&x->k), .v = address(&x->v),
-                                     .scratch = x->scratch, .q_stride = x->q.stride, .kv_stride = x->k.stride,
-                                     .out_stride = x->out.stride, .batch = s->batch, .tokens = s->tokens,
-                                     .heads = s->heads, .kv_heads = s->kv_heads, .head_size = s->size,
-                                     .head_stride = x->q.apart, .scale = (float)p->scale,
+                                     .scratch = x->scratch, .q_stride = x->q.stride, .k_stride = x->k.stride,
+                                     .v_stride = x->v.stride, .out_stride = x->out.stride, .batch = s->batch,
+                                     .tokens = s->tokens, .heads = s->heads, .kv_heads = s->kv_heads,
+                                     .head_size = s->size, .head_stride = x->q.apart, .scale = (float)p->scale,
                                      .keys = keys_of(p), .logits = logits_of(p), .sinks = x->sinks,
                                      .d_sinks = x->d_sinks, .dtype = p->dtype };
 }

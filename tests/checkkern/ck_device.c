@@ -189,7 +189,7 @@ static bool set_choice(char *text, int64_t room, const char *kind, const char *s
 
 bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *kind)
 {
-    char text[16384], shape[256];
+    char text[16384], shape[256], v_stride[24] = "";
     int64_t bytes;
     dsc_error err = DSC_ERROR_INIT;
     if (dsc_attention_prepare(gpu.device, args, &err) != DSC_OK ||
@@ -200,9 +200,11 @@ bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *
     }
     if (strstr(text, "\nattention ") == NULL)
         return false;
-    snprintf(shape, sizeof shape, " %dx%d heads %d/%d of %d ld %lld,%lld,%lld,", (int)args->batch, (int)args->tokens,
+    if (args->v_stride != args->k_stride)
+        snprintf(v_stride, sizeof v_stride, "/%lld", (long long)args->v_stride);
+    snprintf(shape, sizeof shape, " %dx%d heads %d/%d of %d ld %lld,%lld%s,%lld,", (int)args->batch, (int)args->tokens,
              (int)args->heads, (int)args->kv_heads, (int)args->head_size, (long long)args->q_stride,
-             (long long)args->kv_stride, (long long)args->out_stride);
+             (long long)args->k_stride, v_stride, (long long)args->out_stride);
     if (strstr(text, shape) == NULL) {
         if (strcmp(kind, "cudnn") != 0)
             ck_fail("this device has no choice of kernels for the shape");

@@ -26,11 +26,11 @@ static void near_row(const dsc_layernorm_fwd_args *a, int64_t r)
     const double count = (double)channels, chain = count / 64 + 8;
     double mean = 0, size = 0, variance = 0, deviation = 0;
     for (int64_t c = 0; c < channels; c++) {
-        mean += ck_get(in, r * channels + c) / count;
-        size += fabs(ck_get(in, r * channels + c)) / count;
+        mean += ck_get(in, ck_norm_at(r, channels, c)) / count;
+        size += fabs(ck_get(in, ck_norm_at(r, channels, c))) / count;
     }
     for (int64_t c = 0; c < channels; c++) {
-        const double d = ck_get(in, r * channels + c) - mean;
+        const double d = ck_get(in, ck_norm_at(r, channels, c)) - mean;
         variance += d * d / count;
         deviation += fabs(d) / count;
     }
@@ -41,7 +41,8 @@ static void near_row(const dsc_layernorm_fwd_args *a, int64_t r)
     ck_near(a->mean, r, mean, slack * mean_off);
     ck_near(a->rstd, r, rstd, slack * rstd_off);
     for (int64_t c = 0; c < channels; c++) {
-        const double d = ck_get(in, r * channels + c) - mean, x_hat = d * rstd, weight = weight_of(a->weight, c);
+        const double d = ck_get(in, ck_norm_at(r, channels, c)) - mean, x_hat = d * rstd,
+                     weight = weight_of(a->weight, c);
         const double x_hat_off = rstd * (mean_off + u * fabs(d)) + fabs(d) * rstd_off + u * fabs(x_hat);
         const double y = x_hat * weight + (a->bias != NULL ? ck_get(a->bias, c) : 0);
         const double tol = slack * (fabs(weight) * x_hat_off + u * fabs(y));
@@ -68,10 +69,11 @@ static void run_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
     const int64_t count = rows * channels;
     dsc_layernorm_fwd_args args = { .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
+    args.wide = ck_norm_wide(channels);
     args.out = ck_buf(CK_OUT, dtype, count, "out");
     args.mean = ck_buf(CK_OUT, DSC_F32, rows, "mean");
     args.rstd = ck_buf(CK_OUT, DSC_F32, rows, "rstd");
-    void *in = ck_buf(add == ADD_OVER_IN ? CK_INOUT : CK_IN, dtype, count, "in");
+    void *in = ck_norm_input(add == ADD_OVER_IN ? CK_INOUT : CK_IN, dtype, rows, channels, "in");
     void *other = add == ADD_NONE ? NULL : ck_buf(add == ADD_OVER_ADD ? CK_INOUT : CK_IN, dtype, count, "add");
     args.in = in;
     args.add = other;
@@ -91,7 +93,7 @@ static void run_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 
 static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (ck_case("layernorm_fwd%s %s %lldx%lld%s", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
+    if (ck_case("layernorm_fwd%s %s %lldx%lld%s", ck_norm_trait_text(trait), ck_dtype_text(dtype), (long long)rows,
                 (long long)channels, ck_norm_add_text[add]))
         run_fwd(rows, channels, dtype, add);
 }
@@ -100,7 +102,7 @@ static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 
 static double x_hat_of(const dsc_layernorm_bwd_args *a, int64_t r, int64_t c)
 {
-    return (ck_get(a->in, r * a->channels + c) - (double)a->mean[r]) * (double)a->rstd[r];
+    return (ck_get(a->in, ck_norm_at(r, a->channels, c)) - (double)a->mean[r]) * (double)a->rstd[r];
 }
 
 static void near_input(const dsc_layernorm_bwd_args *a, int64_t r)
@@ -124,7 +126,7 @@ static void near_input(const dsc_layernorm_bwd_args *a, int64_t r)
                            2 * u * fabs(x_hat * mean_dx) + u * fabs(through);
         const double expected = (double)a->rstd[r] * through + ck_norm_residual(a->d_residual, a->d_in, i);
         const double tol = slack * ((double)a->rstd[r] * off + u * fabs(expected));
-        ck_near(a->d_in, i, expected, tol + ck_rounding(a->dtype, expected));
+        ck_near(a->d_in, ck_norm_at(r, channels, c), expected, tol + ck_rounding(a->dtype, expected));
     }
 }
 
@@ -168,9 +170,9 @@ static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype
                                        int residual)
 {
     const int64_t count = rows * channels;
-    void *d_in = ck_buf(residual == 2 ? CK_INOUT : CK_OUT, dtype, count, "d_in");
+    void *d_in = ck_norm_input(residual == 2 ? CK_INOUT : CK_OUT, dtype, rows, channels, "d_in");
     const void *d_residual = residual == 0 ? NULL : residual == 2 ? d_in : ck_buf(CK_IN, dtype, count, "d_residual");
-    const void *d_out = ck_buf(CK_IN, dtype, count, "d_out"), *in = ck_buf(CK_IN, dtype, count, "in");
+    const void *d_out = ck_buf(CK_IN, dtype, count, "d_out"), *in = ck_norm_input(CK_IN, dtype, rows, channels, "in");
     const void *weight = trait == NORM_BARE ? NULL : ck_buf(CK_IN, dtype, channels, "weight");
     float *mean = ck_buf(CK_IN, DSC_F32, rows, "mean"), *rstd = ck_buf(CK_IN, DSC_F32, rows, "rstd");
     ck_norm_rows(in, rows, channels, CONSTANT);
@@ -182,14 +184,15 @@ static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0, squares = 0;
         for (int64_t c = 0; c < channels; c++)
-            sum += ck_get(in, r * channels + c) / (double)channels;
+            sum += ck_get(in, ck_norm_at(r, channels, c)) / (double)channels;
         for (int64_t c = 0; c < channels; c++)
-            squares += pow(ck_get(in, r * channels + c) - sum, 2) / (double)channels;
+            squares += pow(ck_get(in, ck_norm_at(r, channels, c)) - sum, 2) / (double)channels;
         mean[r] = (float)sum;
         rstd[r] = (float)(1 / sqrt(squares + 1e-5));
     }
     return (dsc_layernorm_bwd_args) {
         .d_in = d_in,
+        .wide = ck_norm_wide(channels),
         .d_weight =
             (wanted & WANT_WEIGHT) != 0 && weight != NULL ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL,
         .d_bias = (wanted & WANT_BIAS) != 0 && trait == NORM_WHOLE ? ck_buf(CK_OUT, DSC_F32, channels, "d_bias") : NULL,
@@ -211,7 +214,7 @@ static void check_wanted(int64_t rows, int64_t channels, dsc_dtype dtype, wanted
 {
     static const char *const wanted_text[] = { " frozen", " weight alone", " bias alone", "" };
     static const char *const residual_text[] = { "", " residual", " residual in place" };
-    if (!ck_case("layernorm_bwd%s %s %lldx%lld%s%s", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
+    if (!ck_case("layernorm_bwd%s %s %lldx%lld%s%s", ck_norm_trait_text(trait), ck_dtype_text(dtype), (long long)rows,
                  (long long)channels, wanted_text[wanted], residual_text[residual]))
         return;
     const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, wanted, residual);
@@ -226,14 +229,14 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
 /* Rows of whole 16-byte vectors: GPUs read them once, four or one at a time. */
 static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
 {
-    for (int add = ADD_NONE; add < ADD_COUNT; add += 1 + (int)(channels / 8 % 3)) {
-        if (!ck_case("layernorm_fwd%s %s %lldx%lld%s aligned", ck_norm_trait_text[trait], ck_dtype_text(dtype),
+    for (int add = ADD_NONE; add < (ck_norm_parts > 0 ? ADD_APART : ADD_COUNT); add += 1 + (int)(channels / 8 % 3)) {
+        if (!ck_case("layernorm_fwd%s %s %lldx%lld%s aligned", ck_norm_trait_text(trait), ck_dtype_text(dtype),
                      (long long)rows, (long long)channels, ck_norm_add_text[add]))
             continue;
         ck_align();
         run_fwd(rows, channels, dtype, add);
     }
-    if (!ck_case("layernorm_bwd%s %s %lldx%lld aligned", ck_norm_trait_text[trait], ck_dtype_text(dtype),
+    if (!ck_case("layernorm_bwd%s %s %lldx%lld aligned", ck_norm_trait_text(trait), ck_dtype_text(dtype),
                  (long long)rows, (long long)channels))
         return;
     ck_align();
@@ -248,7 +251,7 @@ static double loss_of(const dsc_layernorm_bwd_args *a, int64_t at, double by)
     for (int64_t r = 0; r < a->rows; r++) {
         double mean = 0, variance = 0;
         for (int64_t c = 0; c < a->channels; c++) {
-            x[c] = ck_get(a->in, r * a->channels + c) + (r * a->channels + c == at ? by : 0);
+            x[c] = ck_get(a->in, ck_norm_at(r, a->channels, c)) + (r * a->channels + c == at ? by : 0);
             mean += x[c] / (double)a->channels;
         }
         for (int64_t c = 0; c < a->channels; c++)

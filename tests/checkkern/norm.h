@@ -4,7 +4,13 @@
 
 #include "tests/checkkern/ck.h"
 
-/* Rows of different places and sizes; each fifth one is `constant`. */
+/* The input's rows that are parts of one wider row, 0: none are. Wider rows have unused elements between them. */
+extern int32_t ck_norm_parts;
+dsc_norm_rows ck_norm_wide(int64_t channels);
+int64_t ck_norm_at(int64_t row, int64_t channels, int64_t c); /* the element's place */
+void *ck_norm_input(ck_role role, dsc_dtype dtype, int64_t rows, int64_t channels, const char *name);
+
+/* An input's rows of different places and sizes; each fifth one is `constant`. */
 void ck_norm_rows(const void *x, int64_t rows, int64_t channels, double constant);
 
 /* Destination of a residual: none, into an array of its own, over the input, over what is added. */
@@ -13,7 +19,7 @@ extern const char *const ck_norm_add_text[ADD_COUNT];
 
 /* Weight and bias; a layer norm's weight alone; a factor of 1 + weight without a bias; neither. */
 typedef enum ck_norm_trait { NORM_WHOLE, NORM_NO_BIAS, NORM_PLUS_ONE, NORM_BARE, NORM_TRAITS } ck_norm_trait;
-extern const char *const ck_norm_trait_text[NORM_TRAITS];
+const char *ck_norm_trait_text(ck_norm_trait trait); /* and whether rows are parts of wider ones */
 
 /* The residual that comes first: exact in double, so only its one rounding is left. */
 void ck_norm_near_sum(const void *sum, const void *in, const void *add, dsc_dtype dtype, int64_t count);

@@ -25,12 +25,13 @@ static void near_row(const dsc_rmsnorm_fwd_args *a, int64_t r)
     const double count = (double)channels, chain = count / 64 + 8;
     double squares = 0;
     for (int64_t c = 0; c < channels; c++)
-        squares += pow(ck_get(in, r * channels + c), 2) / count;
+        squares += pow(ck_get(in, ck_norm_at(r, channels, c)), 2) / count;
     const double rstd = 1 / sqrt(squares + (double)a->eps);
     const double rstd_off = rstd * (0.5 * (1 + chain) * u * squares / (squares + (double)a->eps) + 3 * u);
     ck_near(a->rstd, r, rstd, slack * rstd_off);
     for (int64_t c = 0; c < channels; c++) {
-        const double x = ck_get(in, r * channels + c), weight = weight_of(a->weight, c), y = x * rstd * weight;
+        const double x = ck_get(in, ck_norm_at(r, channels, c)), weight = weight_of(a->weight, c),
+                     y = x * rstd * weight;
         const double off = fabs(x * weight) * rstd_off + 2 * u * fabs(y) + 0x1p-148;
         ck_near(a->out, r * channels + c, y, slack * off + ck_rounding(a->dtype, y));
     }
@@ -54,9 +55,10 @@ static void run_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
     const int64_t count = rows * channels;
     dsc_rmsnorm_fwd_args args = { .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
+    args.wide = ck_norm_wide(channels);
     args.out = ck_buf(CK_OUT, dtype, count, "out");
     args.rstd = ck_buf(CK_OUT, DSC_F32, rows, "rstd");
-    void *in = ck_buf(add == ADD_OVER_IN ? CK_INOUT : CK_IN, dtype, count, "in");
+    void *in = ck_norm_input(add == ADD_OVER_IN ? CK_INOUT : CK_IN, dtype, rows, channels, "in");
     void *other = add == ADD_NONE ? NULL : ck_buf(add == ADD_OVER_ADD ? CK_INOUT : CK_IN, dtype, count, "add");
     args.in = in;
     args.add = other;
@@ -73,7 +75,7 @@ static void run_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 
 static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (ck_case("rmsnorm_fwd%s %s %lldx%lld%s", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
+    if (ck_case("rmsnorm_fwd%s %s %lldx%lld%s", ck_norm_trait_text(trait), ck_dtype_text(dtype), (long long)rows,
                 (long long)channels, ck_norm_add_text[add]))
         run_fwd(rows, channels, dtype, add);
 }
@@ -82,7 +84,7 @@ static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 
 static double x_hat_of(const dsc_rmsnorm_bwd_args *a, int64_t r, int64_t c)
 {
-    return ck_get(a->in, r * a->channels + c) * (double)a->rstd[r];
+    return ck_get(a->in, ck_norm_at(r, a->channels, c)) * (double)a->rstd[r];
 }
 
 static void near_input(const dsc_rmsnorm_bwd_args *a, int64_t r)
@@ -103,7 +105,7 @@ static void near_input(const dsc_rmsnorm_bwd_args *a, int64_t r)
         const double off = u * fabs(d) + fabs(x_hat) * mean_off + u * fabs(x_hat * mean) + u * fabs(through);
         const double expected = (double)a->rstd[r] * through + ck_norm_residual(a->d_residual, a->d_in, i);
         const double tol = slack * ((double)a->rstd[r] * off + u * fabs(expected)) + 0x1p-148;
-        ck_near(a->d_in, i, expected, tol + ck_rounding(a->dtype, expected));
+        ck_near(a->d_in, ck_norm_at(r, channels, c), expected, tol + ck_rounding(a->dtype, expected));
     }
 }
 
@@ -139,10 +141,11 @@ static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype d
 {
     const int64_t count = rows * channels;
     dsc_rmsnorm_bwd_args args = { .rows = rows, .channels = channels, .dtype = dtype };
-    args.d_in = ck_buf(residual == 2 ? CK_INOUT : CK_OUT, dtype, count, "d_in");
+    args.wide = ck_norm_wide(channels);
+    args.d_in = ck_norm_input(residual == 2 ? CK_INOUT : CK_OUT, dtype, rows, channels, "d_in");
     args.d_residual = residual == 0 ? NULL : residual == 2 ? args.d_in : ck_buf(CK_IN, dtype, count, "d_residual");
     args.d_out = ck_buf(CK_IN, dtype, count, "d_out");
-    args.in = ck_buf(CK_IN, dtype, count, "in");
+    args.in = ck_norm_input(CK_IN, dtype, rows, channels, "in");
     args.weight = trait == NORM_BARE ? NULL : ck_buf(CK_IN, dtype, channels, "weight");
     args.plus_one = trait == NORM_PLUS_ONE;
     args.d_weight = weight && trait != NORM_BARE ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL;
@@ -158,7 +161,7 @@ static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype d
     for (int64_t r = 0; r < rows; r++) {
         double squares = 0;
         for (int64_t c = 0; c < channels; c++)
-            squares += pow(ck_get(args.in, r * channels + c), 2) / (double)channels;
+            squares += pow(ck_get(args.in, ck_norm_at(r, channels, c)), 2) / (double)channels;
         rstd[r] = (float)(1 / sqrt(squares + 1e-5));
     }
     return args;
@@ -167,7 +170,7 @@ static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype d
 static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weight, int residual)
 {
     static const char *const residual_text[] = { "", " residual", " residual in place" };
-    if (!ck_case("rmsnorm_bwd%s %s %lldx%lld%s%s", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
+    if (!ck_case("rmsnorm_bwd%s %s %lldx%lld%s%s", ck_norm_trait_text(trait), ck_dtype_text(dtype), (long long)rows,
                  (long long)channels, weight ? "" : " frozen", residual_text[residual]))
         return;
     const dsc_rmsnorm_bwd_args args = bwd_case(rows, channels, dtype, weight, residual);
@@ -177,14 +180,14 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
 /* Rows of whole 16-byte vectors: GPUs read them once, four or one at a time. */
 static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
 {
-    for (int add = ADD_NONE; add < ADD_COUNT; add += 1 + (int)(channels / 8 % 3)) {
-        if (!ck_case("rmsnorm_fwd%s %s %lldx%lld%s aligned", ck_norm_trait_text[trait], ck_dtype_text(dtype),
+    for (int add = ADD_NONE; add < (ck_norm_parts > 0 ? ADD_APART : ADD_COUNT); add += 1 + (int)(channels / 8 % 3)) {
+        if (!ck_case("rmsnorm_fwd%s %s %lldx%lld%s aligned", ck_norm_trait_text(trait), ck_dtype_text(dtype),
                      (long long)rows, (long long)channels, ck_norm_add_text[add]))
             continue;
         ck_align();
         run_fwd(rows, channels, dtype, add);
     }
-    if (!ck_case("rmsnorm_bwd%s %s %lldx%lld aligned", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
+    if (!ck_case("rmsnorm_bwd%s %s %lldx%lld aligned", ck_norm_trait_text(trait), ck_dtype_text(dtype), (long long)rows,
                  (long long)channels))
         return;
     ck_align();
@@ -199,7 +202,7 @@ static double loss_of(const dsc_rmsnorm_bwd_args *a, int64_t at, double by, bool
     for (int64_t r = 0; r < a->rows; r++) {
         double squares = 0;
         for (int64_t c = 0; c < a->channels; c++) {
-            x[c] = ck_get(a->in, r * a->channels + c) + (!weight && r * a->channels + c == at ? by : 0);
+            x[c] = ck_get(a->in, ck_norm_at(r, a->channels, c)) + (!weight && r * a->channels + c == at ? by : 0);
             squares += x[c] * x[c] / (double)a->channels;
         }
         for (int64_t c = 0; c < a->channels; c++) {

@@ -36,10 +36,9 @@ struct call {
 
     int64_t head_stride() const { return dsc_attention_head_stride(a.head_stride, a.head_size); }
     int64_t q_at(int64_t b, int64_t t, int64_t h) const { return (b * a.tokens + t) * a.q_stride + h * head_stride(); }
-    int64_t kv_at(int64_t b, int64_t t, int64_t h) const
-    {
-        return (b * a.tokens + t) * a.kv_stride + h / (a.heads / a.kv_heads) * head_stride();
-    }
+    int64_t key_head(int64_t h) const { return h / (a.heads / a.kv_heads) * head_stride(); }
+    int64_t k_at(int64_t b, int64_t t, int64_t h) const { return (b * a.tokens + t) * a.k_stride + key_head(h); }
+    int64_t v_at(int64_t b, int64_t t, int64_t h) const { return (b * a.tokens + t) * a.v_stride + key_head(h); }
     int64_t out_at(int64_t b, int64_t t, int64_t h) const
     {
         return (b * a.tokens + t) * a.out_stride + h * a.head_size;
@@ -77,8 +76,8 @@ void call::touch_rows(const void *p, int64_t stride, int64_t heads, int64_t apar
 void call::touch_all() const
 {
     touch_rows(a.q, a.q_stride, a.heads, head_stride(), false);
-    touch_rows(a.k, a.kv_stride, a.kv_heads, head_stride(), false);
-    touch_rows(a.v, a.kv_stride, a.kv_heads, head_stride(), false);
+    touch_rows(a.k, a.k_stride, a.kv_heads, head_stride(), false);
+    touch_rows(a.v, a.v_stride, a.kv_heads, head_stride(), false);
     touch_rows(a.out, a.out_stride, a.heads, a.head_size, !backward);
     track_range(running_now, a.lse, 4 * static_cast<size_t>(a.batch) * static_cast<size_t>(a.heads * a.tokens),
                 !backward);
@@ -87,8 +86,8 @@ void call::touch_all() const
         return;
     touch_rows(a.d_out, a.out_stride, a.heads, a.head_size, false);
     touch_rows(a.dq, a.q_stride, a.heads, head_stride(), true);
-    touch_rows(a.dk, a.kv_stride, a.kv_heads, head_stride(), true);
-    touch_rows(a.dv, a.kv_stride, a.kv_heads, head_stride(), true);
+    touch_rows(a.dk, a.k_stride, a.kv_heads, head_stride(), true);
+    touch_rows(a.dv, a.v_stride, a.kv_heads, head_stride(), true);
 }
 
 void call::forward_row(int64_t b, int64_t t, int64_t h) const
@@ -97,7 +96,7 @@ void call::forward_row(int64_t b, int64_t t, int64_t h) const
     std::vector<float> score(static_cast<size_t>(end - first)), sum(static_cast<size_t>(size), 0.0f);
     float most = -INFINITY, total = 0;
     for (int64_t k = first; k < end; k++) {
-        const float s = dot(a.q, q_at(b, t, h), a.k, kv_at(b, k, h)) * a.scale;
+        const float s = dot(a.q, q_at(b, t, h), a.k, k_at(b, k, h)) * a.scale;
         score[static_cast<size_t>(k - first)] = s;
         most = s > most ? s : most;
     }
@@ -105,7 +104,7 @@ void call::forward_row(int64_t b, int64_t t, int64_t h) const
         const float p = std::exp(score[static_cast<size_t>(k - first)] - most);
         total += p;
         for (int64_t d = 0; d < size; d++)
-            sum[static_cast<size_t>(d)] += p * load(a.v, kv_at(b, k, h) + d);
+            sum[static_cast<size_t>(d)] += p * load(a.v, v_at(b, k, h) + d);
     }
     for (int64_t d = 0; d < size; d++)
         store(const_cast<void *>(a.out), out_at(b, t, h) + d, sum[static_cast<size_t>(d)] / total);
@@ -116,19 +115,20 @@ void call::forward_row(int64_t b, int64_t t, int64_t h) const
 void call::backward_all() const
 {
     const size_t rows = static_cast<size_t>(a.batch) * static_cast<size_t>(a.tokens);
-    std::vector<float> dq(rows * static_cast<size_t>(a.q_stride)), dk(rows * static_cast<size_t>(a.kv_stride)), dv(dk);
+    std::vector<float> dq(rows * static_cast<size_t>(a.q_stride)), dk(rows * static_cast<size_t>(a.k_stride));
+    std::vector<float> dv(rows * static_cast<size_t>(a.v_stride));
     for (int64_t b = 0; b < a.batch; b++)
         for (int64_t h = 0; h < a.heads; h++)
             for (int64_t t = 0; t < a.tokens; t++) {
                 const float delta = dot(a.d_out, out_at(b, t, h), a.out, out_at(b, t, h));
                 for (int64_t k = first_key(t); k < end_of_keys(t); k++) {
-                    const int64_t q = q_at(b, t, h), kv = kv_at(b, k, h), o = out_at(b, t, h);
-                    const float p = std::exp(dot(a.q, q, a.k, kv) * a.scale - a.lse[lse_at(b, t, h)]);
-                    const float ds = p * (dot(a.d_out, o, a.v, kv) - delta) * a.scale;
+                    const int64_t q = q_at(b, t, h), key = k_at(b, k, h), value = v_at(b, k, h), o = out_at(b, t, h);
+                    const float p = std::exp(dot(a.q, q, a.k, key) * a.scale - a.lse[lse_at(b, t, h)]);
+                    const float ds = p * (dot(a.d_out, o, a.v, value) - delta) * a.scale;
                     for (int64_t d = 0; d < a.head_size; d++) {
-                        dq[static_cast<size_t>(q + d)] += ds * load(a.k, kv + d);
-                        dk[static_cast<size_t>(kv + d)] += ds * load(a.q, q + d);
-                        dv[static_cast<size_t>(kv + d)] += p * load(a.d_out, o + d);
+                        dq[static_cast<size_t>(q + d)] += ds * load(a.k, key + d);
+                        dk[static_cast<size_t>(key + d)] += ds * load(a.q, q + d);
+                        dv[static_cast<size_t>(value + d)] += p * load(a.d_out, o + d);
                     }
                 }
             }
@@ -138,8 +138,8 @@ void call::backward_all() const
                 for (int64_t h = 0; h < a.heads; h++)
                     store(a.dq, q_at(b, t, h) + d, dq[static_cast<size_t>(q_at(b, t, h) + d)]);
                 for (int64_t h = 0; h < a.heads; h += a.heads / a.kv_heads) {
-                    store(a.dk, kv_at(b, t, h) + d, dk[static_cast<size_t>(kv_at(b, t, h) + d)]);
-                    store(a.dv, kv_at(b, t, h) + d, dv[static_cast<size_t>(kv_at(b, t, h) + d)]);
+                    store(a.dk, k_at(b, t, h) + d, dk[static_cast<size_t>(k_at(b, t, h) + d)]);
+                    store(a.dv, v_at(b, t, h) + d, dv[static_cast<size_t>(v_at(b, t, h) + d)]);
                 }
             }
 }
@@ -221,7 +221,8 @@ void enqueue_call(plan *p, void *stream_given, void *workspace, const dsc_attent
     const dsc_attention_fwd_args *s = &p->shape;
     if (a->scale != s->scale || a->batch != s->batch || a->tokens != s->tokens || a->heads != s->heads ||
         a->kv_heads != s->kv_heads || a->head_size != s->head_size || a->q_stride != s->q_stride ||
-        a->kv_stride != s->kv_stride || a->out_stride != s->out_stride || a->keys.window != s->keys.window ||
+        a->k_stride != s->k_stride || a->v_stride != s->v_stride || a->out_stride != s->out_stride ||
+        a->keys.window != s->keys.window ||
         a->keys.all != s->keys.all || a->keys.positions != nullptr || a->keys.tokens != nullptr || a->keys.past != 0)
         fail("cuDNN: a call is not of its plan's shape");
     guard held(sim().lock);
@@ -248,7 +249,8 @@ dsc_status forward(void *opened, void *stream, void *workspace, const dsc_attent
 {
     dsc_attention_bwd_args a = {};
     a.out = f->out, a.lse = f->lse, a.q = f->q, a.k = f->k, a.v = f->v;
-    a.q_stride = f->q_stride, a.kv_stride = f->kv_stride, a.out_stride = f->out_stride, a.head_stride = f->head_stride;
+    a.q_stride = f->q_stride, a.k_stride = f->k_stride, a.v_stride = f->v_stride, a.out_stride = f->out_stride;
+    a.head_stride = f->head_stride;
     a.batch = f->batch, a.tokens = f->tokens, a.heads = f->heads, a.kv_heads = f->kv_heads;
     a.head_size = f->head_size, a.scale = f->scale, a.keys = f->keys, a.dtype = f->dtype;
     enqueue_call(static_cast<plan *>(opened), stream, workspace, &a);

@@ -135,7 +135,8 @@ static dsc_status check_attention(void *user, const dsc_attention_fwd_args *shap
     assert_int_equal(shape->heads * shape->head_size, 384);
     assert_int_equal(shape->kv_heads, shape->heads);
     assert_int_equal(shape->q_stride, 3 * 384);
-    assert_int_equal(shape->kv_stride, 3 * 384);
+    assert_int_equal(shape->k_stride, 3 * 384);
+    assert_int_equal(shape->v_stride, 3 * 384);
     assert_int_equal(shape->head_stride, shape->head_size);
     assert_int_equal(shape->dtype, DSC_BF16);
     assert_true(shape->scale == (float)(1 / sqrt((double)shape->head_size)));

@@ -23,9 +23,15 @@ __device__ __forceinline__ head_rows d_out_rows(const bwd_arrays &a, int64_t bat
     return { a.d_out + batch * a.tokens * a.out_stride + head * a.size, a.out_stride, a.tokens, a.size, a.out_vectors };
 }
 
-__device__ __forceinline__ head_rows key_rows(const bwd_arrays &a, const uint16_t *x, int64_t batch, int64_t key_head)
+__device__ __forceinline__ head_rows key_rows(const bwd_arrays &a, int64_t batch, int64_t key_head)
 {
-    return { x + batch * a.tokens * a.kv_stride + key_head * a.head_stride, a.kv_stride, a.tokens, a.size,
+    return { a.k + batch * a.tokens * a.k_stride + key_head * a.head_stride, a.k_stride, a.tokens, a.size,
+             a.in_vectors };
+}
+
+__device__ __forceinline__ head_rows value_rows(const bwd_arrays &a, int64_t batch, int64_t key_head)
+{
+    return { a.v + batch * a.tokens * a.v_stride + key_head * a.head_stride, a.v_stride, a.tokens, a.size,
              a.in_vectors };
 }
 
@@ -200,8 +206,8 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
     const float scale2 = (MORE && a.rule.any ? 1.0f : a.scale) * LOG2_E;
     const hidden_rows<MT> hidden = find_hidden<MT>(a, batch, key);
     float dk[MT][DP / 8][4] = {}, dv[MT][DP / 8][4] = {};
-    load_rows<DP, BK, THREADS>(k_tile, key_rows(a, a.k, batch, key_head), first);
-    load_rows<DP, BK, THREADS>(v_tile, key_rows(a, a.v, batch, key_head), first);
+    load_rows<DP, BK, THREADS>(k_tile, key_rows(a, batch, key_head), first);
+    load_rows<DP, BK, THREADS>(v_tile, value_rows(a, batch, key_head), first);
     load_queries<DP, BQ, THREADS, MORE>(stages, 0, a, batch, head_first, tile_first * BQ);
     cp_async_commit();
     for (int32_t j = 0; j < steps; j++) {
@@ -244,9 +250,10 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
         one[m][0] = one[m][1] = 1.0f;
         scale[m][0] = scale[m][1] = a.scale;
     }
-    const int64_t at = batch * a.tokens * a.kv_stride + key_head * a.head_stride;
-    store_warp_rows<DP, MT>(k_tile, warp_row, dk, scale, a.dk + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
-    store_warp_rows<DP, MT>(v_tile, warp_row, dv, one, a.dv + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
+    uint16_t *const dk_to = a.dk + batch * a.tokens * a.k_stride + key_head * a.head_stride;
+    uint16_t *const dv_to = a.dv + batch * a.tokens * a.v_stride + key_head * a.head_stride;
+    store_warp_rows<DP, MT>(k_tile, warp_row, dk, scale, dk_to, a.k_stride, key, a.tokens, a.size, a.dkv_vectors);
+    store_warp_rows<DP, MT>(v_tile, warp_row, dv, one, dv_to, a.v_stride, key, a.tokens, a.size, a.dkv_vectors);
 }
 
 /* ---- dq ---- */
@@ -267,7 +274,7 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
     const int64_t key_head = head / (a.heads / a.kv_heads);
     const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * BR;
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, row = first + warp_row;
-    const head_rows k = key_rows(a, a.k, batch, key_head), v = key_rows(a, a.v, batch, key_head);
+    const head_rows k = key_rows(a, batch, key_head), v = value_rows(a, batch, key_head);
     const bool both = MORE && a.keys.all && a.starts;
     const int32_t end = a.keys.all ? a.tokens : min(first + BR, a.tokens);
     const int32_t begin = a.starts ? first_key<MORE>(a.keys, batch, a.tokens, first) / BC : 0;

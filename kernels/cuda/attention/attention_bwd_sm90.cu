@@ -179,9 +179,10 @@ __device__ __forceinline__ void compute_key_piece(const gradient_tiles<DP> &s, c
     if (key >= a.tokens)
         return;
     const float one[1][2] = { { 1.0f, 1.0f } }, scale[1][2] = { { a.scale, a.scale } };
-    const int64_t at = static_cast<int64_t>(p.w.batch) * a.tokens * a.kv_stride + p.key_head * a.head_stride;
-    store_warp_rows<DP, 1>(s.out, warp_row, dk, scale, a.dk + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
-    store_warp_rows<DP, 1>(s.out, warp_row, dv, one, a.dv + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
+    const int64_t row = static_cast<int64_t>(p.w.batch) * a.tokens, head = p.key_head * a.head_stride;
+    uint16_t *const dk_to = a.dk + row * a.k_stride + head, *const dv_to = a.dv + row * a.v_stride + head;
+    store_warp_rows<DP, 1>(s.out, warp_row, dk, scale, dk_to, a.k_stride, key, a.tokens, a.size, a.dkv_vectors);
+    store_warp_rows<DP, 1>(s.out, warp_row, dv, one, dv_to, a.v_stride, key, a.tokens, a.size, a.dkv_vectors);
 }
 
 /* The block's next piece. The copying warps of wide heads have no registers for a second one. */

@@ -148,8 +148,8 @@ inline void tensors_of(const dsc_attention_bwd_args *a, mapped (&to)[4])
 {
     const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     to[0] = { a->q, a->q_stride, head_stride, a->batch, a->tokens, a->heads, a->head_size };
-    to[1] = { a->k, a->kv_stride, head_stride, a->batch, a->tokens, a->kv_heads, a->head_size };
-    to[2] = { a->v, a->kv_stride, head_stride, a->batch, a->tokens, a->kv_heads, a->head_size };
+    to[1] = { a->k, a->k_stride, head_stride, a->batch, a->tokens, a->kv_heads, a->head_size };
+    to[2] = { a->v, a->v_stride, head_stride, a->batch, a->tokens, a->kv_heads, a->head_size };
     to[3] = { a->d_out, a->out_stride, a->head_size, a->batch, a->tokens, a->heads, a->head_size };
 }
 

@@ -144,7 +144,7 @@ bool dsc_cuda_attention_cudnn_fits(const dsc_attention_fwd_args *a)
            a->keys.tokens == NULL && a->keys.positions == NULL &&
            dsc_attention_is_plain(&a->keys, &a->logits, a->sinks) &&
            dsc_attention_head_stride(a->head_stride, size) % 8 == 0 && rows_are_aligned(a->q, a->q_stride, size) &&
-           rows_are_aligned(a->k, a->kv_stride, size) && rows_are_aligned(a->v, a->kv_stride, size) &&
+           rows_are_aligned(a->k, a->k_stride, size) && rows_are_aligned(a->v, a->v_stride, size) &&
            rows_are_aligned(a->out, a->out_stride, size);
 }
 

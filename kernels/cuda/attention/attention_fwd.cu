@@ -14,7 +14,7 @@ struct fwd_arrays {
     uint16_t *out;
     float *lse;
     const uint16_t *q, *k, *v;
-    int64_t q_stride, kv_stride, out_stride, head_stride;
+    int64_t q_stride, k_stride, v_stride, out_stride, head_stride;
     int32_t tokens, heads, kv_heads, size, tiles;
     float scale; /* factor of logits: 1 where the rule makes them of scores */
     logit_rule rule;
@@ -37,14 +37,14 @@ template <int DP, int MT, int BC, bool MORE> __global__ void __launch_bounds__(T
     uint16_t *const v_tile = k_tile + 2 * tile_elements(BC, DP);
     const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.heads, head = pair % a.heads;
     const int32_t past = a.keys.past, all_keys = past + a.tokens;
-    const int64_t key_first = batch * a.tokens * a.kv_stride + head / (a.heads / a.kv_heads) * a.head_stride;
+    const int64_t key_head = head / (a.heads / a.kv_heads) * a.head_stride;
     /* The last tiles have most keys: they come first. */
     const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * BR;
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, row = first + warp_row;
     const head_rows q = { a.q + batch * a.tokens * a.q_stride + head * a.head_stride, a.q_stride, a.tokens, a.size,
                           a.in_vectors };
-    const head_rows k = { a.k + key_first, a.kv_stride, all_keys, a.size, a.in_vectors };
-    const head_rows v = { a.v + key_first, a.kv_stride, all_keys, a.size, a.in_vectors };
+    const head_rows k = { a.k + batch * a.tokens * a.k_stride + key_head, a.k_stride, all_keys, a.size, a.in_vectors };
+    const head_rows v = { a.v + batch * a.tokens * a.v_stride + key_head, a.v_stride, all_keys, a.size, a.in_vectors };
     const int32_t end = a.keys.all ? a.tokens : past + min(first + BR, a.tokens);
     const int32_t begin = a.starts ? first_key<MORE>(a.keys, batch, a.tokens, first) / BC : 0;
     const bool both = MORE && a.starts && a.keys.all;
@@ -115,7 +115,8 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, ds
                                 static_cast<const uint16_t *>(a->k),
                                 static_cast<const uint16_t *>(a->v),
                                 a->q_stride,
-                                a->kv_stride,
+                                a->k_stride,
+                                a->v_stride,
                                 a->out_stride,
                                 head_stride,
                                 a->tokens,
@@ -127,8 +128,8 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, ds
                                 rule,
                                 static_cast<const uint16_t *>(a->sinks),
                                 head_stride % 8 == 0 && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
-                                    rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
-                                    rows_are_aligned(a->v, a->kv_stride, a->head_size),
+                                    rows_are_aligned(a->k, a->k_stride, a->head_size) &&
+                                    rows_are_aligned(a->v, a->v_stride, a->head_size),
                                 rows_are_aligned(a->out, a->out_stride, a->head_size),
                                 a->keys.positions != NULL || a->keys.window > 0,
                                 a->keys };

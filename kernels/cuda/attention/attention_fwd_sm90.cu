@@ -201,9 +201,9 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) sm90_kernel(const __grid_cons
 /* ---- launches ---- */
 
 /* k or v. */
-mapped key_tensor(const dsc_attention_fwd_args *a, const void *x)
+mapped key_tensor(const dsc_attention_fwd_args *a, const void *x, int64_t stride)
 {
-    return { x, a->kv_stride, dsc_attention_head_stride(a->head_stride, a->head_size), a->batch, a->tokens,
+    return { x,           stride,      dsc_attention_head_stride(a->head_stride, a->head_size), a->batch, a->tokens,
              a->kv_heads, a->head_size };
 }
 
@@ -213,8 +213,8 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, vo
     constexpr int BYTES = stages<DP, KEYS>::BYTES;
     const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     sm90_arrays x = {};
-    DSC_TRY(describe(&x.k, key_tensor(a, a->k), encode, err));
-    DSC_TRY(describe(&x.v, key_tensor(a, a->v), encode, err));
+    DSC_TRY(describe(&x.k, key_tensor(a, a->k, a->k_stride), encode, err));
+    DSC_TRY(describe(&x.v, key_tensor(a, a->v, a->v_stride), encode, err));
     x.out = static_cast<uint16_t *>(a->out), x.lse = a->lse, x.q = static_cast<const uint16_t *>(a->q);
     x.q_stride = a->q_stride, x.out_stride = a->out_stride, x.head_stride = head_stride;
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
@@ -252,7 +252,7 @@ bool dsc_cuda_attention_fwd_sm90_starts(void)
 bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a)
 {
     return a->dtype == DSC_BF16 && a->keys.past == 0 && dsc_attention_is_plain(&a->keys, &a->logits, a->sinks) &&
-           can_map(key_tensor(a, a->k)) && can_map(key_tensor(a, a->v)) &&
+           can_map(key_tensor(a, a->k, a->k_stride)) && can_map(key_tensor(a, a->v, a->v_stride)) &&
            rows_are_aligned(a->q, a->q_stride, a->head_size);
 }
 

@@ -17,7 +17,7 @@ struct bwd_arrays {
     const float *lse;
     float *delta; /* [B,H,T] */
     const uint16_t *q, *k, *v;
-    int64_t q_stride, kv_stride, out_stride, head_stride;
+    int64_t q_stride, k_stride, v_stride, out_stride, head_stride;
     int32_t tokens, heads, kv_heads, size, tiles;
     float scale;
     bool in_vectors, out_vectors, dq_vectors, dkv_vectors, starts;
@@ -38,20 +38,20 @@ inline bwd_arrays arrays_of(const dsc_attention_bwd_args *a)
     x.q = static_cast<const uint16_t *>(a->q);
     x.k = static_cast<const uint16_t *>(a->k);
     x.v = static_cast<const uint16_t *>(a->v);
-    x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
+    x.q_stride = a->q_stride, x.k_stride = a->k_stride, x.v_stride = a->v_stride, x.out_stride = a->out_stride;
     x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
     x.scale = a->scale, x.keys = a->keys, x.rule = rule_of(a->logits, a->scale);
     x.starts = a->keys.positions != NULL || a->keys.window > 0;
     const bool heads_aligned = x.head_stride % 8 == 0;
     x.in_vectors = heads_aligned && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
-                   rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
-                   rows_are_aligned(a->v, a->kv_stride, a->head_size);
+                   rows_are_aligned(a->k, a->k_stride, a->head_size) &&
+                   rows_are_aligned(a->v, a->v_stride, a->head_size);
     x.out_vectors = rows_are_aligned(a->out, a->out_stride, a->head_size) &&
                     rows_are_aligned(a->d_out, a->out_stride, a->head_size);
     x.dq_vectors = heads_aligned && rows_are_aligned(a->dq, a->q_stride, a->head_size);
-    x.dkv_vectors = heads_aligned && rows_are_aligned(a->dk, a->kv_stride, a->head_size) &&
-                    rows_are_aligned(a->dv, a->kv_stride, a->head_size);
+    x.dkv_vectors = heads_aligned && rows_are_aligned(a->dk, a->k_stride, a->head_size) &&
+                    rows_are_aligned(a->dv, a->v_stride, a->head_size);
     return x;
 }
 

@@ -12,7 +12,7 @@ template <class T> struct plain_arrays {
     float *lse_out, *delta;
     const T *q, *k, *v, *d_out, *out_in;
     const float *lse;
-    int64_t q_stride, kv_stride, out_stride, head_stride, rows;
+    int64_t q_stride, k_stride, v_stride, out_stride, head_stride, rows;
     int32_t tokens, heads, kv_heads, size;
     float scale;
     const T *sinks;
@@ -110,7 +110,8 @@ template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) fwd_ker
     if (i >= a.rows)
         return;
     const row_place at = place_of(i, a.tokens, a.heads);
-    const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.head_stride;
+    const int64_t sample = at.batch * a.tokens, key_head = at.head / (a.heads / a.kv_heads) * a.head_stride;
+    const T *k = a.k + sample * a.k_stride + key_head, *v = a.v + sample * a.v_stride + key_head;
     const T *q = a.q + (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.head_stride;
     const int64_t keys = keys_of<MORE>(a, at.batch, at.token);
     const float head_slope = MORE ? slope_of(a.rule, a.heads, at.head) : 0.0f;
@@ -121,7 +122,7 @@ template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) fwd_ker
         const int64_t key = first + lane;
         float score = -INFINITY;
         if (key < keys)
-            score = hides(a, at.batch, key) ? LOW_SCORE : dot(q, a.k + kv + key * a.kv_stride, a.size) * a.scale;
+            score = hides(a, at.batch, key) ? LOW_SCORE : dot(q, k + key * a.k_stride, a.size) * a.scale;
         if (MORE && key < keys && a.rule.any && !hides(a, at.batch, key))
             score = logit_of(a.rule, score, head_slope, a.keys.past + at.token - key, key, &slope);
         const float new_max = fmaxf(max, warp_max(score)), old = expf(max - new_max), p = expf(score - new_max);
@@ -131,7 +132,7 @@ template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) fwd_ker
         for (int n = 0; n < COLUMNS; n++)
             out[n] *= old;
         const int32_t count = static_cast<int32_t>(min(keys - first, static_cast<int64_t>(32)));
-        add_rows(out, p, a.v + kv + first * a.kv_stride, a.kv_stride, count, a.size);
+        add_rows(out, p, v + first * a.v_stride, a.v_stride, count, a.size);
     }
     put_row(a.out + (at.batch * a.tokens + at.token) * a.out_stride + at.head * a.size, out, 1.0f / sum, a.size);
     if (a.lse_out != NULL && lane == 0)
@@ -176,7 +177,8 @@ template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) dq_kern
     if (i >= a.rows)
         return;
     const row_place at = place_of(i, a.tokens, a.heads);
-    const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.head_stride;
+    const int64_t sample = at.batch * a.tokens, key_head = at.head / (a.heads / a.kv_heads) * a.head_stride;
+    const T *k = a.k + sample * a.k_stride + key_head, *v = a.v + sample * a.v_stride + key_head;
     const int64_t q_row = (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.head_stride;
     const T *d_out = a.d_out + (at.batch * a.tokens + at.token) * a.out_stride + at.head * a.size;
     const int64_t number = (at.batch * a.heads + at.head) * a.tokens + at.token;
@@ -184,14 +186,13 @@ template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) dq_kern
     const float head_slope = MORE ? slope_of(a.rule, a.heads, at.head) : 0.0f;
     float dq[COLUMNS] = {};
     for (int64_t first = start_of<MORE>(a, at.batch, at.token); first < keys; first += 32) {
-        const int64_t key = kv + (first + lane) * a.kv_stride;
         float ds = 0.0f;
         if (first + lane < keys && !hides(a, at.batch, first + lane))
-            ds = gradients<MORE>(a, a.q + q_row, d_out, number, a.k + key, a.v + key, head_slope,
-                                 at.token - first - lane, first + lane)
+            ds = gradients<MORE>(a, a.q + q_row, d_out, number, k + (first + lane) * a.k_stride,
+                                 v + (first + lane) * a.v_stride, head_slope, at.token - first - lane, first + lane)
                      .y;
         const int32_t count = static_cast<int32_t>(min(keys - first, static_cast<int64_t>(32)));
-        add_rows(dq, ds, a.k + kv + first * a.kv_stride, a.kv_stride, count, a.size);
+        add_rows(dq, ds, k + first * a.k_stride, a.k_stride, count, a.size);
     }
     put_row(a.dq + q_row, dq, 1.0f, a.size);
 }
@@ -205,7 +206,8 @@ __global__ void __launch_bounds__(THREADS) dkv_kernel(const plain_arrays<T> a, i
     if (i >= key_rows)
         return;
     const row_place at = place_of(i, a.tokens, a.kv_heads);
-    const int64_t kv = (at.batch * a.tokens + at.token) * a.kv_stride + at.head * a.head_stride;
+    const int64_t row = at.batch * a.tokens + at.token, key_head = at.head * a.head_stride;
+    const int64_t k = row * a.k_stride + key_head, v = row * a.v_stride + key_head;
     const int64_t group = a.heads / a.kv_heads;
     float dk[COLUMNS] = {}, dv[COLUMNS] = {};
     const int64_t heads = hides(a, at.batch, at.token) ? 0 : group;
@@ -220,15 +222,15 @@ __global__ void __launch_bounds__(THREADS) dkv_kernel(const plain_arrays<T> a, i
                 break; /* nor does a later query see our key */
             if (first + lane < a.tokens && start_of<MORE>(a, at.batch, first + lane) <= at.token)
                 g = gradients<MORE>(a, q + lane * a.q_stride, d_out + lane * a.out_stride,
-                                    (at.batch * a.heads + head) * a.tokens + first + lane, a.k + kv, a.v + kv,
-                                    head_slope, first + lane - at.token, at.token);
+                                    (at.batch * a.heads + head) * a.tokens + first + lane, a.k + k, a.v + v, head_slope,
+                                    first + lane - at.token, at.token);
             const int32_t count = static_cast<int32_t>(min(a.tokens - first, static_cast<int64_t>(32)));
             add_rows(dv, g.x, d_out, a.out_stride, count, a.size);
             add_rows(dk, g.y, q, a.q_stride, count, a.size);
         }
     }
-    put_row(a.dk + kv, dk, 1.0f, a.size);
-    put_row(a.dv + kv, dv, 1.0f, a.size);
+    put_row(a.dk + k, dk, 1.0f, a.size);
+    put_row(a.dv + v, dv, 1.0f, a.size);
 }
 
 dsc_status check_size(int32_t size, dsc_error *err)
@@ -244,7 +246,7 @@ template <class T> void forward(const dsc_cuda_launch *at, const dsc_attention_f
     plain_arrays<T> x = {};
     x.out = static_cast<T *>(a->out), x.lse_out = a->lse;
     x.q = static_cast<const T *>(a->q), x.k = static_cast<const T *>(a->k), x.v = static_cast<const T *>(a->v);
-    x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
+    x.q_stride = a->q_stride, x.k_stride = a->k_stride, x.v_stride = a->v_stride, x.out_stride = a->out_stride;
     x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
     x.scale = a->scale, x.rule = rule_of(a->logits, a->scale), x.sinks = static_cast<const T *>(a->sinks);
@@ -264,7 +266,7 @@ template <class T> void backward(const dsc_cuda_launch *at, const dsc_attention_
     x.d_out = static_cast<const T *>(a->d_out), x.out_in = static_cast<const T *>(a->out);
     x.lse = a->lse, x.delta = static_cast<float *>(a->scratch);
     x.q = static_cast<const T *>(a->q), x.k = static_cast<const T *>(a->k), x.v = static_cast<const T *>(a->v);
-    x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
+    x.q_stride = a->q_stride, x.k_stride = a->k_stride, x.v_stride = a->v_stride, x.out_stride = a->out_stride;
     x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
     x.scale = a->scale, x.rule = rule_of(a->logits, a->scale), x.sinks = static_cast<const T *>(a->sinks);

@@ -18,7 +18,7 @@
 
 /* Plain bytes, compared as such: no padding. */
 typedef struct attention_key {
-    int64_t q_stride, kv_stride, out_stride, head_stride;
+    int64_t q_stride, k_stride, v_stride, out_stride, head_stride;
     int32_t batch, tokens, heads, kv_heads, size, window;
     uint8_t backward, all, hides, documents, zero[4];
 } attention_key;
@@ -62,7 +62,7 @@ attention_key key_of(const dsc_attention_fwd_args *a, bool backward)
 {
     attention_key key;
     memset(&key, 0, sizeof key);
-    key.q_stride = a->q_stride, key.kv_stride = a->kv_stride, key.out_stride = a->out_stride;
+    key.q_stride = a->q_stride, key.k_stride = a->k_stride, key.v_stride = a->v_stride, key.out_stride = a->out_stride;
     key.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     key.batch = a->batch, key.tokens = a->tokens, key.heads = a->heads, key.kv_heads = a->kv_heads;
     key.size = a->head_size, key.window = a->keys.all ? 0 : a->keys.window;
@@ -76,7 +76,7 @@ attention_key key_of(const dsc_attention_fwd_args *a, bool backward)
 dsc_attention_fwd_args forward_of(const dsc_attention_bwd_args *b)
 {
     dsc_attention_fwd_args a = {};
-    a.q_stride = b->q_stride, a.kv_stride = b->kv_stride, a.out_stride = b->out_stride;
+    a.q_stride = b->q_stride, a.k_stride = b->k_stride, a.v_stride = b->v_stride, a.out_stride = b->out_stride;
     a.head_stride = b->head_stride;
     a.batch = b->batch, a.tokens = b->tokens, a.heads = b->heads, a.kv_heads = b->kv_heads;
     a.head_size = b->head_size, a.keys = b->keys, a.logits = b->logits, a.sinks = b->sinks;
@@ -162,18 +162,21 @@ dsc_status try_all(attention_trial *t, dsc_gemm_choice choice, dsc_attention_tri
 
 /* ---- as text ---- */
 
-enum { LINE_BYTES = 480 };
+enum { LINE_BYTES = 512 };
 
 /* Everything of the key: two plans of one text would be one plan. */
 void line_of(const attention_key *k, const char *kind, char line[LINE_BYTES])
 {
+    char v_stride[24] = ""; /* a text of one stride is one of k and v */
+    if (k->v_stride != k->k_stride)
+        snprintf(v_stride, sizeof v_stride, "/%" PRId64, k->v_stride);
     const char *const keys = k->all ? k->hides ? "all but hidden" : "all" : k->documents ? "documents" : "causal";
     snprintf(line, LINE_BYTES,
-             "attention %s%dx%d heads %d/%d of %d ld %" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
+             "attention %s%dx%d heads %d/%d of %d ld %" PRId64 ",%" PRId64 "%s,%" PRId64 ",%" PRId64
              " %s window %d by %s",
              k->backward ? "backward " : "", static_cast<int>(k->batch), static_cast<int>(k->tokens),
              static_cast<int>(k->heads), static_cast<int>(k->kv_heads), static_cast<int>(k->size), k->q_stride,
-             k->kv_stride, k->out_stride, k->head_stride, keys, static_cast<int>(k->window), kind);
+             k->k_stride, v_stride, k->out_stride, k->head_stride, keys, static_cast<int>(k->window), kind);
 }
 
 const char *name_of(const attention_plan *p, int kind)

@@ -79,6 +79,7 @@ typedef struct result {
     /* Bound of the difference of two numbers x: near * weight + NEAR * |x|; no weights: 1. */
     float near;
     const uint16_t *weight;
+    int64_t weight_stride;
 } result;
 
 typedef struct operands {
@@ -89,7 +90,7 @@ typedef struct operands {
     result results[3]; /* out; or dv, dk, dq */
     int32_t *tokens, *positions; /* of dsc_attention_keys */
     unsigned *found;
-    int64_t q_count, kv_count, out_count, lse_count, token_count, position_count;
+    int64_t q_count, k_count, v_count, out_count, lse_count, token_count, position_count;
     int results_count;
 } operands;
 
@@ -105,7 +106,7 @@ void cut_result(operands *o, char **at, int64_t count, int64_t stride, int64_t h
 {
     result *r = &o->results[o->results_count++];
     *r = { { cut<uint16_t>(at, count), cut<uint16_t>(at, count) }, count, static_cast<int64_t>(a->batch) * a->tokens,
-           stride, head_stride, heads, a->head_size, near, weight };
+           stride, head_stride, heads, a->head_size, near, weight, a->v_stride };
 }
 
 /* Gradients of a score are p (dp - delta) scale. dp is a sum of D products of two numbers in [-1, 1), whose
@@ -117,10 +118,10 @@ void cut_gradients(operands *o, char **at, const dsc_attention_fwd_args *a)
     const float slope = 4 * sqrtf(static_cast<float>(a->head_size)) * a->scale;
     o->d_out = cut<uint16_t>(at, o->out_count);
     o->out = cut<uint16_t>(at, o->out_count);
-    o->weight = cut<uint16_t>(at, o->kv_count);
+    o->weight = cut<uint16_t>(at, o->v_count);
     o->delta = cut<float>(at, o->lse_count);
-    cut_result(o, at, o->kv_count, a->kv_stride, head_stride, a->kv_heads, a, NEAR, o->weight);
-    cut_result(o, at, o->kv_count, a->kv_stride, head_stride, a->kv_heads, a, NEAR * slope * QUERY_RANGE, o->weight);
+    cut_result(o, at, o->v_count, a->v_stride, head_stride, a->kv_heads, a, NEAR, o->weight);
+    cut_result(o, at, o->k_count, a->k_stride, head_stride, a->kv_heads, a, NEAR * slope * QUERY_RANGE, o->weight);
     cut_result(o, at, o->q_count, a->q_stride, head_stride, a->heads, a, NEAR * slope, NULL);
 }
 
@@ -133,12 +134,13 @@ bool lay_out(const attention_trial *t, operands *o)
     *o = {};
     if (at == NULL)
         return false;
-    o->q_count = rows * a->q_stride, o->kv_count = rows * a->kv_stride, o->out_count = rows * a->out_stride;
+    o->q_count = rows * a->q_stride, o->k_count = rows * a->k_stride, o->v_count = rows * a->v_stride;
+    o->out_count = rows * a->out_stride;
     o->lse_count = rows * a->heads, o->token_count = t->hides ? rows : 0;
     o->position_count = t->documents ? rows : 0;
     o->q = cut<uint16_t>(&at, o->q_count);
-    o->k = cut<uint16_t>(&at, o->kv_count);
-    o->v = cut<uint16_t>(&at, o->kv_count);
+    o->k = cut<uint16_t>(&at, o->k_count);
+    o->v = cut<uint16_t>(&at, o->v_count);
     for (int i = 0; i < 2; i++)
         o->lse[i] = cut<float>(&at, o->lse_count);
     o->tokens = cut<int32_t>(&at, o->token_count);
@@ -155,8 +157,8 @@ void fill(const attention_trial *t, const operands *o)
 {
     const dsc_cuda_launch *at = t->at;
     each<8>(at, fill_op{ o->q, UINT64_C(1) << 40, QUERY_RANGE }, o->q_count, true);
-    each<8>(at, fill_op{ o->k, UINT64_C(2) << 40, 1 }, o->kv_count, true);
-    each<8>(at, fill_op{ o->v, UINT64_C(3) << 40, 1 }, o->kv_count, true);
+    each<8>(at, fill_op{ o->k, UINT64_C(2) << 40, 1 }, o->k_count, true);
+    each<8>(at, fill_op{ o->v, UINT64_C(3) << 40, 1 }, o->v_count, true);
     each<4>(at, hide_op{ o->tokens, t->shape.tokens, t->shape.keys.hidden }, o->token_count, true);
     each<4>(at, place_op{ o->positions, t->shape.tokens }, o->position_count, true);
 }
@@ -238,8 +240,9 @@ dsc_status begin_gradients(const attention_trial *t, const operands *o, dsc_erro
     DSC_TRY(run_forward(t, o, err));
     each<8>(t->at, ones_op{ o->d_out }, o->out_count, true);
     DSC_TRY(run(t, o, DSC_ATTENTION_WARPS, 0, err));
-    DSC_TRY(cuda_try(cudaMemcpyAsync(o->weight, o->results[0].of[0], static_cast<size_t>(2 * o->kv_count),
-                                     cudaMemcpyDeviceToDevice, t->at->stream), "a copy", err));
+    DSC_TRY(cuda_try(cudaMemcpyAsync(o->weight, o->results[0].of[0], static_cast<size_t>(2 * o->v_count),
+                                     cudaMemcpyDeviceToDevice, t->at->stream),
+                     "a copy", err));
     each<8>(t->at, fill_op{ o->d_out, UINT64_C(4) << 40, 1 }, o->out_count, true);
     return cuda_try(cudaGetLastError(), "a launch", err);
 }
@@ -264,9 +267,10 @@ __global__ void compare_kernel(const result r, unsigned *found)
     const int64_t step = static_cast<int64_t>(gridDim.x) * COMPARE_THREADS;
     unsigned mine = 0;
     for (int64_t i = first; i < r.rows * r.heads * r.size; i += step) {
-        const int64_t at = i / r.size / r.heads * r.stride + i / r.size % r.heads * r.head_stride + i % r.size;
+        const int64_t row = i / r.size / r.heads, column = i / r.size % r.heads * r.head_stride + i % r.size;
+        const int64_t at = row * r.stride + column;
         const float a = to_f32(r.of[0][at]), b = to_f32(r.of[1][at]),
-                    weight = r.weight != NULL ? to_f32(r.weight[at]) : 1;
+                    weight = r.weight != NULL ? to_f32(r.weight[row * r.weight_stride + column]) : 1;
         mine += is_far(a, b, r.near * weight + NEAR * fmaxf(fabsf(a), fabsf(b)));
     }
     tell(found, mine);

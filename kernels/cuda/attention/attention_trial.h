@@ -37,7 +37,7 @@ static inline dsc_attention_bwd_args dsc_cuda_attention_gradients_of(const dsc_a
 {
     dsc_attention_bwd_args b = {};
     b.out = a->out, b.lse = a->lse, b.q = a->q, b.k = a->k, b.v = a->v;
-    b.q_stride = a->q_stride, b.kv_stride = a->kv_stride, b.out_stride = a->out_stride;
+    b.q_stride = a->q_stride, b.k_stride = a->k_stride, b.v_stride = a->v_stride, b.out_stride = a->out_stride;
     b.head_stride = a->head_stride;
     b.batch = a->batch, b.tokens = a->tokens, b.heads = a->heads, b.kv_heads = a->kv_heads;
     b.head_size = a->head_size, b.scale = a->scale, b.keys = a->keys, b.dtype = a->dtype;

@@ -82,9 +82,14 @@ void lay_q(const tensor &t, const dsc_attention_fwd_args *a)
     lay_rows(t, a, a->heads, a->q_stride, head_stride_of(a));
 }
 
-void lay_kv(const tensor &t, const dsc_attention_fwd_args *a)
+void lay_k(const tensor &t, const dsc_attention_fwd_args *a)
 {
-    lay_rows(t, a, a->kv_heads, a->kv_stride, head_stride_of(a));
+    lay_rows(t, a, a->kv_heads, a->k_stride, head_stride_of(a));
+}
+
+void lay_v(const tensor &t, const dsc_attention_fwd_args *a)
+{
+    lay_rows(t, a, a->kv_heads, a->v_stride, head_stride_of(a));
 }
 
 void lay_out(const tensor &t, const dsc_attention_fwd_args *a)
@@ -129,8 +134,8 @@ template <class Attributes> void set_keys(Attributes *to, const dsc_attention_ke
 
 void add_forward(fe::graph::Graph *graph, const dsc_attention_fwd_args *a)
 {
-    const tensor q = input(graph, Q, "q", lay_q, a), k = input(graph, K, "k", lay_kv, a);
-    const tensor v = input(graph, V, "v", lay_kv, a);
+    const tensor q = input(graph, Q, "q", lay_q, a), k = input(graph, K, "k", lay_k, a);
+    const tensor v = input(graph, V, "v", lay_v, a);
     fe::graph::SDPA_attributes attributes;
     attributes.set_name("attention").set_generate_stats(true).set_attn_scale(a->scale);
     set_keys(&attributes, &a->keys);
@@ -141,16 +146,16 @@ void add_forward(fe::graph::Graph *graph, const dsc_attention_fwd_args *a)
 
 void add_backward(fe::graph::Graph *graph, const dsc_attention_fwd_args *a)
 {
-    const tensor q = input(graph, Q, "q", lay_q, a), k = input(graph, K, "k", lay_kv, a);
-    const tensor v = input(graph, V, "v", lay_kv, a), out = input(graph, OUT, "out", lay_out, a);
+    const tensor q = input(graph, Q, "q", lay_q, a), k = input(graph, K, "k", lay_k, a);
+    const tensor v = input(graph, V, "v", lay_v, a), out = input(graph, OUT, "out", lay_out, a);
     const tensor d_out = input(graph, D_OUT, "d_out", lay_out, a), lse = input(graph, LSE, "lse", lay_lse, a);
     fe::graph::SDPA_backward_attributes attributes;
     attributes.set_name("gradients").set_attn_scale(a->scale).set_deterministic_algorithm(true);
     set_keys(&attributes, &a->keys);
     const auto results = graph->sdpa_backward(q, k, v, out, d_out, lse, attributes);
     output(results[0], DQ, "dq", lay_q, a);
-    output(results[1], DK, "dk", lay_kv, a);
-    output(results[2], DV, "dv", lay_kv, a);
+    output(results[1], DK, "dk", lay_k, a);
+    output(results[2], DV, "dv", lay_v, a);
 }
 
 dsc_status build(plan *p, const dsc_attention_fwd_args *a, bool backward, dsc_cudnn_plan_info *info, dsc_error *err)
