@@ -19,6 +19,8 @@ typedef struct dsc_embedding_fwd_args {
     int64_t rows, sequence, channels;
     dsc_dtype dtype;
     float factor; /* 0: 1 */
+    bool parted;  /* the table is rows [first, first + vocab) of a longer one; those of other tokens are zeros */
+    int64_t first, vocab; /* with `parted` */
 } dsc_embedding_fwd_args;
 
 /* d_table [vocab, C] and d_position [positions, C] are fp32 and wholly overwritten (rows nobody used become 0).
@@ -32,6 +34,8 @@ typedef struct dsc_embedding_bwd_args {
     int64_t rows, sequence, channels, vocab, positions;
     bool has_padding; /* token `padding` gives its row nothing */
     int32_t padding;
+    bool parted;            /* d_table has the rows of tokens [first, first + vocab); other tokens have none */
+    int64_t first;          /* 0 without `parted` */
     int64_t position_first; /* the row of d_position that a sample's first token has */
     dsc_dtype dtype;
     float factor; /* d_table's; 0: 1 */
@@ -39,10 +43,24 @@ typedef struct dsc_embedding_bwd_args {
 
 static inline float dsc_embedding_factor(float factor) { return factor != 0 ? factor : 1; }
 
-/* The row of `table` that row r takes. */
+/* The row of `table` that row r takes; -1: the table has none for its token. */
 static inline int64_t dsc_embedding_row(const dsc_embedding_fwd_args *a, int64_t r)
 {
-    return a->tokens != NULL ? a->tokens[r] : r;
+    const int64_t row = a->tokens != NULL ? a->tokens[r] - (a->parted ? a->first : 0) : r;
+    return a->parted && (row < 0 || row >= a->vocab) ? -1 : row;
+}
+
+/* The row of `d_table` that row r adds to, likewise. */
+static inline int64_t dsc_embedding_bwd_row(const dsc_embedding_bwd_args *a, int64_t r)
+{
+    const int64_t row = a->tokens[r] - a->first;
+    return a->parted && (row < 0 || row >= a->vocab) ? -1 : row;
+}
+
+/* The row of `d_table` that gets nothing; -1: there is none. */
+static inline int64_t dsc_embedding_padding(const dsc_embedding_bwd_args *a)
+{
+    return a->has_padding ? a->padding - a->first : -1;
 }
 
 /* The row of `position` that row r adds. */

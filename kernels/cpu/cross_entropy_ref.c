@@ -5,6 +5,7 @@
 #include "kernels/cpu/range.h"
 #include "kernels/scalar.h"
 
+/* The row of a target that is not counted. */
 static void skip_row(const dsc_cross_entropy_args *a, int64_t r)
 {
     a->losses[r] = 0;
@@ -22,29 +23,83 @@ static double curved(const dsc_cross_entropy_args *a, int64_t at, double *slope)
     return outer > 0 ? outer * t : x;
 }
 
+/* Sum and target of a row, with exponents relative to the largest z. */
+typedef struct row_sum {
+    double max, sum, at_target;
+} row_sum;
+
+static row_sum sum_row(const dsc_cross_entropy_args *a, int64_t r, int64_t target)
+{
+    row_sum out = { -(double)INFINITY, 0, -(double)INFINITY };
+    const int64_t at = r * a->stride;
+    double slope = 0;
+    for (int64_t v = 0; v < a->vocab; v++)
+        out.max = fmax(out.max, curved(a, at + v, &slope));
+    for (int64_t v = 0; v < a->vocab; v++)
+        out.sum += exp(curved(a, at + v, &slope) - out.max);
+    if (target >= 0)
+        out.at_target = curved(a, at + target, &slope);
+    return out;
+}
+
+static void write_row(const dsc_cross_entropy_args *a, int64_t r, int64_t target, row_sum of)
+{
+    const float scale = a->weights != NULL && a->write_gradient ? a->scale * a->weights[r] : a->scale;
+    double slope = 0;
+    a->losses[r] = (float)(log(of.sum) - (of.at_target - of.max));
+    for (int64_t v = 0; a->write_gradient && v < a->stride; v++) {
+        double d = 0;
+        if (v < a->vocab)
+            d = exp(curved(a, r * a->stride + v, &slope) - of.max) / of.sum - (v == target ? 1 : 0);
+        dsc_put(a->logits, r * a->stride + v, a->dtype, (float)(d * (double)scale * slope));
+    }
+}
+
 void dsc_cross_entropy_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_cross_entropy_args *a = args;
     for (int64_t r = first; r < last; r++) {
-        const int64_t at = r * a->stride;
-        const int32_t target = a->targets[r];
-        DSC_ASSERT(target < a->vocab);
-        if (target < 0) {
+        DSC_ASSERT(a->targets[r] < a->vocab);
+        if (a->targets[r] < 0)
             skip_row(a, r);
-            continue;
-        }
-        double max = -(double)INFINITY, sum = 0, slope = 0;
-        for (int64_t v = 0; v < a->vocab; v++)
-            max = fmax(max, curved(a, at + v, &slope));
-        for (int64_t v = 0; v < a->vocab; v++)
-            sum += exp(curved(a, at + v, &slope) - max);
-        const float scale = a->weights != NULL && a->write_gradient ? a->scale * a->weights[r] : a->scale;
-        a->losses[r] = (float)(log(sum) - (curved(a, at + target, &slope) - max));
-        for (int64_t v = 0; a->write_gradient && v < a->stride; v++) {
-            double d = 0;
-            if (v < a->vocab)
-                d = exp(curved(a, at + v, &slope) - max) / sum - (v == target ? 1 : 0);
-            dsc_put(a->logits, at + v, a->dtype, (float)(d * (double)scale * slope));
-        }
+        else
+            write_row(a, r, a->targets[r], sum_row(a, r, a->targets[r]));
+    }
+}
+
+void dsc_cross_entropy_part_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_cross_entropy_parts_args *a = args;
+    for (int64_t r = first; r < last; r++) {
+        const row_sum sum = sum_row(&a->of, r, dsc_cross_entropy_column(a, r));
+        float *part = a->parts + r * DSC_CROSS_ENTROPY_PART;
+        part[0] = (float)sum.max, part[1] = (float)sum.sum, part[2] = (float)sum.at_target;
+    }
+}
+
+static row_sum join_row(const dsc_cross_entropy_parts_args *a, int64_t r)
+{
+    const float *parts = a->parts + r * DSC_CROSS_ENTROPY_PART;
+    const int64_t apart = a->of.rows * DSC_CROSS_ENTROPY_PART;
+    row_sum out = { -(double)INFINITY, 0, -(double)INFINITY };
+    for (int32_t k = 0; k < a->ranks; k++) {
+        out.max = fmax(out.max, (double)parts[k * apart]);
+        out.at_target = fmax(out.at_target, (double)parts[k * apart + 2]);
+    }
+    for (int32_t k = 0; k < a->ranks; k++) {
+        const double sum = (double)parts[k * apart + 1];
+        out.sum += sum == 0 ? 0 : sum * exp((double)parts[k * apart] - out.max);
+    }
+    return out;
+}
+
+void dsc_cross_entropy_join_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_cross_entropy_parts_args *a = args;
+    for (int64_t r = first; r < last; r++) {
+        if (a->of.targets[r] < 0)
+            skip_row(&a->of, r);
+        else
+            write_row(&a->of, r, dsc_cross_entropy_column(a, r), join_row(a, r));
     }
 }

@@ -83,44 +83,74 @@ V16_INLINE void write_gradient(const row_reader *from, void *row, int64_t vocab,
         write_part(from, row, i, vocab - i, max, factor);
 }
 
-V16_INLINE void cross_entropy_row(const dsc_cross_entropy_args *a, int64_t r, dsc_dtype dtype, bool bends)
+/* Sum and target of a row, with exponents relative to a maximum. */
+typedef struct row_sum {
+    float max, sum, at_target;
+} row_sum;
+
+/* `target`: its column; -1: it is elsewhere. */
+V16_INLINE row_sum sum_row(const row_reader *from, int64_t vocab, int64_t target)
 {
-    const int64_t bytes = (int64_t)dsc_dtype_bytes(dtype), vocab = a->vocab;
-    char *row = (char *)a->logits + r * a->stride * bytes;
-    const int32_t target = a->targets[r];
-    DSC_ASSERT(target < vocab);
-    if (target < 0) { /* not counted */
-        a->losses[r] = 0.0f;
-        if (a->write_gradient)
-            memset(row, 0, (size_t)(a->stride * bytes));
-        return;
-    }
-    const row_reader from = { row, dsc_logit_curve_of(a), bends, dtype };
     float most = -FLT_MAX, max = -FLT_MAX; /* finite: a strip of -Inf logits adds exp(-Inf) = 0 */
     v16 sums = v16_set(0.0f);
     for (int64_t first = 0; first < vocab; first += STRIP) {
         const int64_t last = dsc_min_i64(first + STRIP, vocab);
-        const float higher = strip_max(row, first, last, dtype, most);
+        const float higher = strip_max(from->row, first, last, from->dtype, most);
         if (higher > most) { /* z is the greater the greater the logit is */
-            const float top = bends ? v16_lane0(bend(&from, v16_set(higher))) : higher;
+            const float top = from->bends ? v16_lane0(bend(from, v16_set(higher))) : higher;
             sums = v16_mul(sums, v16_exp(v16_set(max - top)));
             most = higher;
             max = top;
         }
-        sums = strip_sum(&from, first, last, v16_set(max), sums);
+        sums = strip_sum(from, first, last, v16_set(max), sums);
     }
-    const float sum = v16_sum_lanes(sums);
-    const v16 at_target = read_bent(&from, target, 1);
-    const float below_max = v16_lane0(at_target) - max;
-    a->losses[r] = logf(sum) - below_max;
+    return (row_sum) { max, v16_sum_lanes(sums), target >= 0 ? v16_lane0(read_bent(from, target, 1)) : -INFINITY };
+}
+
+/* Loss and gradients of row r, which `from` reads. */
+V16_INLINE void write_row(const dsc_cross_entropy_args *a, int64_t r, const row_reader *from, int64_t target,
+                          row_sum of)
+{
+    const int64_t bytes = (int64_t)dsc_dtype_bytes(from->dtype), vocab = a->vocab;
+    char *row = (char *)a->logits + r * a->stride * bytes;
+    const float below_max = of.at_target - of.max;
+    a->losses[r] = logf(of.sum) - below_max;
     if (!a->write_gradient)
         return;
-    const float p = v16_lane0(v16_exp(v16_set(below_max))) / sum;
+    const v16 at_target = target >= 0 ? read_bent(from, target, 1) : v16_set(0.0f);
+    const float p = v16_lane0(v16_exp(v16_set(below_max))) / of.sum;
     const float scale = a->weights != NULL ? a->scale * a->weights[r] : a->scale;
     const v16 d_target = v16_set((p - 1.0f) * scale);
-    write_gradient(&from, row, vocab, v16_set(max), v16_set(scale / sum));
-    v16_store(row, target, 1, dtype, bends ? v16_mul(d_target, slope_of(&from, at_target)) : d_target);
+    write_gradient(from, row, vocab, v16_set(of.max), v16_set(scale / of.sum));
+    if (target >= 0)
+        v16_store(row, target, 1, from->dtype, from->bends ? v16_mul(d_target, slope_of(from, at_target)) : d_target);
     memset(row + vocab * bytes, 0, (size_t)((a->stride - vocab) * bytes));
+}
+
+V16_INLINE row_reader reader_of(const dsc_cross_entropy_args *a, int64_t r, dsc_dtype dtype, bool bends)
+{
+    const int64_t bytes = (int64_t)dsc_dtype_bytes(dtype);
+    return (row_reader) { (char *)a->logits + r * a->stride * bytes, dsc_logit_curve_of(a), bends, dtype };
+}
+
+/* The row of a target that is not counted. */
+V16_INLINE void skip_row(const dsc_cross_entropy_args *a, int64_t r, dsc_dtype dtype)
+{
+    const int64_t bytes = a->stride * (int64_t)dsc_dtype_bytes(dtype);
+    a->losses[r] = 0.0f;
+    if (a->write_gradient)
+        memset((char *)a->logits + r * bytes, 0, (size_t)bytes);
+}
+
+V16_INLINE void cross_entropy_row(const dsc_cross_entropy_args *a, int64_t r, dsc_dtype dtype, bool bends)
+{
+    const int32_t target = a->targets[r];
+    const row_reader from = reader_of(a, r, dtype, bends);
+    DSC_ASSERT(target < a->vocab);
+    if (target < 0)
+        skip_row(a, r, dtype);
+    else
+        write_row(a, r, &from, target, sum_row(&from, a->vocab, target));
 }
 
 void V16_NAME(cross_entropy)(const void *args, int64_t first, int64_t last)
@@ -131,5 +161,62 @@ void V16_NAME(cross_entropy)(const void *args, int64_t first, int64_t last)
             cross_entropy_row(a, r, a->dtype, true);
         else
             DSC_FOR_DTYPE(a->dtype, cross_entropy_row(a, r, dtype, false));
+    }
+}
+
+/* ---- ranks that share out the vocabulary ---- */
+
+V16_INLINE void part_row(const dsc_cross_entropy_parts_args *a, int64_t r, dsc_dtype dtype, bool bends)
+{
+    const row_reader from = reader_of(&a->of, r, dtype, bends);
+    const row_sum sum = sum_row(&from, a->of.vocab, dsc_cross_entropy_column(a, r));
+    float *part = a->parts + r * DSC_CROSS_ENTROPY_PART;
+    part[0] = sum.max, part[1] = sum.sum, part[2] = sum.at_target;
+}
+
+void V16_NAME(cross_entropy_part)(const void *args, int64_t first, int64_t last)
+{
+    const dsc_cross_entropy_parts_args *a = args;
+    for (int64_t r = first; r < last; r++) {
+        if (dsc_logits_bend(&a->of))
+            part_row(a, r, a->of.dtype, true);
+        else
+            DSC_FOR_DTYPE(a->of.dtype, part_row(a, r, dtype, false));
+    }
+}
+
+V16_INLINE row_sum join_row(const dsc_cross_entropy_parts_args *a, int64_t r)
+{
+    const float *parts = a->parts + r * DSC_CROSS_ENTROPY_PART;
+    const int64_t apart = a->of.rows * DSC_CROSS_ENTROPY_PART;
+    row_sum out = { -FLT_MAX, 0, -INFINITY };
+    for (int32_t k = 0; k < a->ranks; k++) {
+        out.max = fmaxf(out.max, parts[k * apart]);
+        out.at_target = fmaxf(out.at_target, parts[k * apart + 2]);
+    }
+    for (int32_t k = 0; k < a->ranks; k++) {
+        const float power = v16_lane0(v16_exp(v16_set(parts[k * apart] - out.max)));
+        out.sum = out.sum + parts[k * apart + 1] * power;
+    }
+    return out;
+}
+
+V16_INLINE void finish_row(const dsc_cross_entropy_parts_args *a, int64_t r, dsc_dtype dtype, bool bends)
+{
+    const row_reader from = reader_of(&a->of, r, dtype, bends);
+    if (a->of.targets[r] < 0)
+        skip_row(&a->of, r, dtype);
+    else
+        write_row(&a->of, r, &from, dsc_cross_entropy_column(a, r), join_row(a, r));
+}
+
+void V16_NAME(cross_entropy_join)(const void *args, int64_t first, int64_t last)
+{
+    const dsc_cross_entropy_parts_args *a = args;
+    for (int64_t r = first; r < last; r++) {
+        if (dsc_logits_bend(&a->of))
+            finish_row(a, r, a->of.dtype, true);
+        else
+            DSC_FOR_DTYPE(a->of.dtype, finish_row(a, r, dtype, false));
     }
 }

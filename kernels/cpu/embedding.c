@@ -9,6 +9,7 @@ static dsc_status fwd(const dsc_embedding_fwd_args *a, const dsc_cpu_threads *po
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->position == NULL || a->sequence >= 1);
+    DSC_ASSERT(!a->parted || (a->tokens != NULL && a->vocab >= 1));
     DSC_TRY(dsc_range_dtype_check("EMBEDDING_FWD", a->dtype, err));
     dsc_range_run(pool, a->rows, fn, a);
     return DSC_OK;
@@ -22,9 +23,11 @@ static void sort_tokens(const dsc_embedding_bwd_args *a)
     const dsc_embedding_sort sort = dsc_embedding_sort_of(a);
     memset(sort.end, 0, (size_t)a->vocab * sizeof *sort.end);
     for (int64_t r = 0; r < a->rows; r++) {
+        const int64_t v = dsc_embedding_bwd_row(a, r);
         DSC_ASSERT(a->tokens[r] >= 0);
-        DSC_ASSERT(a->tokens[r] < a->vocab);
-        sort.end[a->tokens[r]]++;
+        DSC_ASSERT(v < a->vocab);
+        if (v >= 0)
+            sort.end[v]++;
     }
     int32_t start = 0;
     for (int64_t v = 0; v < a->vocab; v++) {
@@ -33,8 +36,11 @@ static void sort_tokens(const dsc_embedding_bwd_args *a)
         start += count;
     }
     /* Each token's start moves over its rows and stops at its end, which is the next one's start. */
-    for (int64_t r = 0; r < a->rows; r++)
-        sort.row[sort.end[a->tokens[r]]++] = (int32_t)r;
+    for (int64_t r = 0; r < a->rows; r++) {
+        const int64_t v = dsc_embedding_bwd_row(a, r);
+        if (v >= 0)
+            sort.row[sort.end[v]++] = (int32_t)r;
+    }
 }
 
 static dsc_status bwd(const dsc_embedding_bwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn table,
@@ -43,6 +49,7 @@ static dsc_status bwd(const dsc_embedding_bwd_args *a, const dsc_cpu_threads *po
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->rows <= INT32_MAX);
     DSC_ASSERT(a->d_position == NULL || a->sequence >= 1);
+    DSC_ASSERT(a->parted || a->first == 0);
     DSC_TRY(dsc_range_dtype_check("EMBEDDING_BWD", a->dtype, err));
     if (a->d_table != NULL) {
         sort_tokens(a);

@@ -12,9 +12,10 @@ void dsc_embedding_fwd_ref(const void *args, int64_t first, int64_t last)
     const dsc_embedding_fwd_args *a = args;
     const float factor = dsc_embedding_factor(a->factor);
     for (int64_t r = first; r < last; r++) {
-        DSC_ASSERT(dsc_embedding_row(a, r) >= 0);
+        const int64_t row = dsc_embedding_row(a, r);
+        DSC_ASSERT(row >= 0 || a->parted);
         for (int64_t c = 0; c < a->channels; c++) {
-            const float x = dsc_get(a->table, dsc_embedding_row(a, r) * a->channels + c, a->dtype);
+            const float x = row >= 0 ? dsc_get(a->table, row * a->channels + c, a->dtype) : 0;
             float y = factor * x;
             if (a->position != NULL)
                 y = fmaf(factor, x, dsc_get(a->position, dsc_embedding_position(a, r) * a->channels + c, a->dtype));
@@ -38,7 +39,7 @@ void dsc_embedding_bwd_table_ref(const void *args, int64_t first, int64_t last)
     for (int64_t v = first * DSC_EMBEDDING_TABLE_ROWS; v < end; v++) {
         float *to = a->d_table + v * a->channels;
         memset(to, 0, (size_t)a->channels * sizeof *to);
-        const bool padding = a->has_padding && v == a->padding;
+        const bool padding = v == dsc_embedding_padding(a);
         for (int32_t k = v == 0 ? 0 : sort.end[v - 1]; k < sort.end[v] && !padding; k++)
             add_row(a, to, sort.row[k]);
         for (int64_t c = 0; c < a->channels; c++)

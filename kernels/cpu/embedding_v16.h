@@ -7,7 +7,8 @@
 
 V16_INLINE void fwd_part(const dsc_embedding_fwd_args *a, int64_t r, int64_t c, int64_t left, dsc_dtype dtype)
 {
-    const v16 x = v16_load(a->table, dsc_embedding_row(a, r) * a->channels + c, left, dtype);
+    const int64_t row = dsc_embedding_row(a, r);
+    const v16 x = row >= 0 ? v16_load(a->table, row * a->channels + c, left, dtype) : v16_set(0.0f);
     const v16 factor = v16_set(dsc_embedding_factor(a->factor));
     v16 y = v16_mul(x, factor);
     if (a->position != NULL)
@@ -19,7 +20,7 @@ V16_INLINE void embedding_fwd(const dsc_embedding_fwd_args *args, int64_t first,
 {
     const dsc_embedding_fwd_args local = *args, *a = &local;
     for (int64_t r = first; r < last; r++) {
-        DSC_ASSERT(dsc_embedding_row(a, r) >= 0);
+        DSC_ASSERT(dsc_embedding_row(a, r) >= 0 || a->parted);
         int64_t c = 0;
         for (; c + 16 <= a->channels; c += 16)
             fwd_part(a, r, c, 16, dtype);
@@ -73,7 +74,7 @@ V16_INLINE void embedding_bwd_table(const dsc_embedding_bwd_args *a, int64_t fir
     int32_t start = first == 0 ? 0 : sort.end[first - 1];
     int64_t unused = 0; /* rows before v that are still to be cleared */
     for (int64_t v = first; v < last; v++) {
-        const bool padding = a->has_padding && v == a->padding;
+        const bool padding = v == dsc_embedding_padding(a);
         const row_list list = { .row = sort.row + start,
                                 .count = padding ? 0 : sort.end[v] - start,
                                 .factor = dsc_embedding_factor(a->factor) };

@@ -40,6 +40,8 @@ enum {
     void dsc_rmsnorm_bwd_##isa(const void *args, int64_t first, int64_t last);                                         \
     void dsc_rmsnorm_bwd_sum_##isa(const void *args, int64_t first, int64_t last);                                     \
     void dsc_cross_entropy_##isa(const void *args, int64_t first, int64_t last); /* block: a row */                    \
+    void dsc_cross_entropy_part_##isa(const void *args, int64_t first, int64_t last);                                  \
+    void dsc_cross_entropy_join_##isa(const void *args, int64_t first, int64_t last);                                  \
     void dsc_embedding_fwd_##isa(const void *args, int64_t first, int64_t last); /* block: a row */                    \
     void dsc_embedding_bwd_table_##isa(const void *args, int64_t first, int64_t last);                                 \
     void dsc_embedding_bwd_position_##isa(const void *args, int64_t first, int64_t last); /* block: a position */

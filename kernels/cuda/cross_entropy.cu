@@ -179,6 +179,20 @@ __device__ __forceinline__ running take_row(const vector<T, W> *row, vector<T, W
     return take_range<T, W, BENDS>(r, row, kept, count, curve);
 }
 
+/* The row's `vocab` elements, of which fewer than W are not in vectors. */
+template <class T, int W, bool BENDS>
+__device__ __forceinline__ running take_all(const T *row, vector<T, W> *shared, int64_t vocab, int kept,
+                                            const dsc_logit_curve &curve)
+{
+    const int count = static_cast<int>(vocab / W);
+    const int64_t whole = static_cast<int64_t>(count) * W;
+    const running r = take_row<T, W, BENDS>(reinterpret_cast<const vector<T, W> *>(row), shared, count, kept, curve);
+    if (whole + threadIdx.x >= vocab)
+        return r;
+    return take_batch<T, 1, 1, BENDS>(r, reinterpret_cast<const vector<T, 1> *>(row + whole),
+                                      static_cast<int>(threadIdx.x), curve);
+}
+
 /* The gradients of whole vectors [first, end), from the logits `from`, but for the target's -1. */
 template <class T, int W, bool BENDS>
 __device__ __forceinline__ void gradients(vector<T, W> *row, const vector<T, W> *from, int first, int end, float shift,
@@ -254,11 +268,7 @@ __global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logit
     vectors *const places = reinterpret_cast<vectors *>(row);
     const int count = static_cast<int>(a.vocab / W);
     const int64_t whole = static_cast<int64_t>(count) * W;
-    running r = take_row<T, W, BENDS>(places, shared, count, a.kept, a.curve);
-    if (whole + threadIdx.x < a.vocab) /* fewer than W columns are left */
-        r = take_batch<T, 1, 1, BENDS>(r, reinterpret_cast<const vector<T, 1> *>(row + whole),
-                                       static_cast<int>(threadIdx.x), a.curve);
-    r = block_running(r, warps);
+    const running r = block_running(take_all<T, W, BENDS>(row, shared, a.vocab, a.kept, a.curve), warps);
     const float scale = a.weights != nullptr ? a.scale * a.weights[blockIdx.x] : a.scale;
     const float shift = shift_of(r.top), factor = scale / r.sum;
     if (threadIdx.x == 0)
@@ -272,6 +282,101 @@ __global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logit
     if (threadIdx.x == 0)
         row[target] =
             element<T>::from(sloped<BENDS>((power_of(at_target, shift) / r.sum - 1.0f) * scale, at_target, a.curve));
+}
+
+/* ---- ranks that share out the vocabulary: a row is read for its part, and once more for its gradient ---- */
+
+template <class T, int W, bool BENDS>
+__global__ void __launch_bounds__(THREADS_MOST, 1)
+    part_kernel(const T *logits, const dsc_cross_entropy_parts_args a, const dsc_logit_curve curve)
+{
+    __shared__ running warps[WARPS_MOST];
+    const T *const row = logits + static_cast<int64_t>(blockIdx.x) * a.of.stride;
+    const running r = block_running(take_all<T, W, BENDS>(row, nullptr, a.of.vocab, 0, curve), warps);
+    if (threadIdx.x == 0) {
+        const int64_t column = dsc_cross_entropy_column(&a, blockIdx.x);
+        float *const part = a.parts + static_cast<int64_t>(blockIdx.x) * DSC_CROSS_ENTROPY_PART;
+        part[0] = r.top;
+        part[1] = r.sum;
+        part[2] = column >= 0 ? bend<T, BENDS>(to_f32(row[column]), curve) : -INFINITY;
+    }
+}
+
+/* Row r of all ranks' parts, added from rank 0 on, and the target's z. */
+__device__ __forceinline__ running join_parts(const dsc_cross_entropy_parts_args &a, int64_t r, float *at_target)
+{
+    const float *const parts = a.parts + r * DSC_CROSS_ENTROPY_PART;
+    const int64_t apart = a.of.rows * DSC_CROSS_ENTROPY_PART;
+    running all = { -INFINITY, 0.0f };
+    *at_target = -INFINITY;
+    for (int32_t k = 0; k < a.ranks; k++) {
+        all.top = fmaxf(all.top, parts[k * apart]);
+        *at_target = fmaxf(*at_target, parts[k * apart + 2]);
+    }
+    for (int32_t k = 0; k < a.ranks; k++)
+        all.sum = all.sum + sum_below(running { parts[k * apart], parts[k * apart + 1] }, all.top);
+    return all;
+}
+
+template <class T, int W, bool BENDS>
+__global__ void __launch_bounds__(THREADS_MOST, 1)
+    join_kernel(T *logits, const dsc_cross_entropy_parts_args a, const dsc_logit_curve curve)
+{
+    T *const row = logits + static_cast<int64_t>(blockIdx.x) * a.of.stride;
+    vector<T, W> *const places = reinterpret_cast<vector<T, W> *>(row);
+    const int count = static_cast<int>(a.of.vocab / W);
+    float at_target;
+    if (a.of.targets[blockIdx.x] < 0) { /* the target of all threads */
+        skip_row<T, W>(row, a.of.losses + blockIdx.x, a.of.stride, a.of.write_gradient);
+        return;
+    }
+    const running r = join_parts(a, blockIdx.x, &at_target);
+    const float scale =
+        a.of.weights != nullptr && a.of.write_gradient ? a.of.scale * a.of.weights[blockIdx.x] : a.of.scale;
+    const float shift = shift_of(r.top), factor = scale / r.sum;
+    if (threadIdx.x == 0)
+        a.of.losses[blockIdx.x] = logf(r.sum) - LN_2 * fmaf(at_target, LOG2_E, -shift);
+    if (!a.of.write_gradient)
+        return;
+    gradients<T, W, BENDS>(places, places, 0, count, shift, factor, curve);
+    last_gradients<T, W, BENDS>(row, static_cast<int64_t>(count) * W, a.of.vocab, a.of.stride, shift, factor, curve);
+    __syncthreads(); /* the target's column is written once more */
+    const int64_t column = dsc_cross_entropy_column(&a, blockIdx.x);
+    if (threadIdx.x == 0 && column >= 0)
+        row[column] =
+            element<T>::from(sloped<BENDS>((power_of(at_target, shift) / r.sum - 1.0f) * scale, at_target, curve));
+}
+
+template <class T, int W, bool BENDS>
+void launch_parts(const dsc_cuda_launch *at, const dsc_cross_entropy_parts_args *a, bool join)
+{
+    const unsigned threads = threads_for(a->of.stride / W, THREADS_MOST), rows = grid_size(a->of.rows);
+    const dsc_logit_curve curve = dsc_logit_curve_of(&a->of);
+    T *const logits = static_cast<T *>(a->of.logits);
+    if (join)
+        DSC_CUDA_LAUNCH((join_kernel<T, W, BENDS>), rows, threads, 0, at->stream, logits, *a, curve);
+    else
+        DSC_CUDA_LAUNCH((part_kernel<T, W, BENDS>), rows, threads, 0, at->stream, logits, *a, curve);
+}
+
+template <class T> void classify_parts(const dsc_cuda_launch *at, const dsc_cross_entropy_parts_args *a, bool join)
+{
+    constexpr int W = 16 / static_cast<int>(sizeof(T));
+    const bool aligned = is_aligned(a->of.logits) && a->of.stride % W == 0;
+    if (dsc_logits_bend(&a->of))
+        aligned ? launch_parts<T, W, true>(at, a, join) : launch_parts<T, 1, true>(at, a, join);
+    else
+        aligned ? launch_parts<T, W, false>(at, a, join) : launch_parts<T, 1, false>(at, a, join);
+}
+
+dsc_status run_parts(const char *kernel, const dsc_cuda_launch *at, const dsc_cross_entropy_parts_args *a, bool join,
+                     dsc_error *err)
+{
+    DSC_TRY(dtype_check(kernel, a->of.dtype, err));
+    DSC_ASSERT(a->of.vocab >= 0 && a->of.vocab <= a->of.stride && a->of.stride <= INT32_MAX / 2 && a->first >= 0);
+    if (a->of.rows > 0)
+        DSC_CUDA_FOR_DTYPE(a->of.dtype, T, classify_parts<T>(at, a, join));
+    return DSC_OK;
 }
 
 constexpr int64_t SUMS_BYTES = static_cast<int64_t>(sizeof(running)) * WARPS_MOST;
@@ -324,4 +429,14 @@ dsc_status dsc_cuda_run_CROSS_ENTROPY(const dsc_cuda_launch *at, const void *arg
     if (dsc_logits_bend(a))
         DSC_CUDA_FOR_DTYPE(a->dtype, T, return (classify<T, true>(at, a, err)));
     DSC_CUDA_FOR_DTYPE(a->dtype, T, return (classify<T, false>(at, a, err)));
+}
+
+dsc_status dsc_cuda_run_CROSS_ENTROPY_PART(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return run_parts("CROSS_ENTROPY_PART", at, static_cast<const dsc_cross_entropy_parts_args *>(args), false, err);
+}
+
+dsc_status dsc_cuda_run_CROSS_ENTROPY_JOIN(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return run_parts("CROSS_ENTROPY_JOIN", at, static_cast<const dsc_cross_entropy_parts_args *>(args), true, err);
 }

@@ -13,17 +13,28 @@ enum { THREADS = 256, STARTS_THREADS = 1024 };
 /* A token of at least FREQUENT rows: blocks of FREQUENT_COLUMNS columns, which read FREQUENT_TILE rows at a time. */
 enum { FREQUENT = 256, FREQUENT_COLUMNS = 32, FREQUENT_TILE = 256 };
 
+/* The tokens whose rows a table has: [first, first + count). */
+struct span {
+    int64_t first, count;
+    __device__ __forceinline__ int64_t row_of(int32_t token) const
+    {
+        const int64_t row = token - first;
+        return row >= 0 && row < count ? row : -1;
+    }
+};
+
 template <class T, int W>
 __global__ void fwd_kernel(T *out, const int32_t *tokens, const T *table, const T *position, const int32_t *places,
-                           int64_t sequence, int64_t channels, float factor)
+                           int64_t sequence, int64_t channels, float factor, span part)
 {
-    const int64_t r = blockIdx.x;
-    const T *token_row = table + (tokens != NULL ? tokens[r] : r) * channels;
+    const int64_t r = blockIdx.x, row = tokens != NULL ? part.row_of(tokens[r]) : r;
+    const T *token_row = row >= 0 ? table + row * channels : NULL;
     const int64_t place = places != NULL ? places[r] : position != NULL ? r % sequence : 0;
     const T *position_row = position != NULL ? position + place * channels : NULL;
     for (int64_t c = static_cast<int64_t>(threadIdx.x) * W; c < channels; c += static_cast<int64_t>(blockDim.x) * W) {
-        float x[W], p[W];
-        load<W>(x, token_row + c);
+        float x[W] = {}, p[W];
+        if (token_row != NULL)
+            load<W>(x, token_row + c);
         if (position_row != NULL) {
             load<W>(p, position_row + c);
 #pragma unroll
@@ -46,21 +57,23 @@ template <class T> void fwd(const dsc_cuda_launch *at, const dsc_embedding_fwd_a
     const T *table = static_cast<const T *>(a->table), *position = static_cast<const T *>(a->position);
     const unsigned rows = grid_size(a->rows);
     const float factor = dsc_embedding_factor(a->factor);
+    const span part = { a->parted ? a->first : 0, a->parted ? a->vocab : INT32_MAX };
     if (aligned)
         DSC_CUDA_LAUNCH((fwd_kernel<T, W>), rows, threads_for(a->channels / W, THREADS), 0, at->stream, out, a->tokens,
-                        table, position, a->places, a->sequence, a->channels, factor);
+                        table, position, a->places, a->sequence, a->channels, factor, part);
     else
         DSC_CUDA_LAUNCH((fwd_kernel<T, 1>), rows, threads_for(a->channels, THREADS), 0, at->stream, out, a->tokens,
-                        table, position, a->places, a->sequence, a->channels, factor);
+                        table, position, a->places, a->sequence, a->channels, factor, part);
 }
 
 /* ---- rows by token ---- */
 
-__global__ void count_kernel(int32_t *end, const int32_t *tokens, int64_t rows)
+__global__ void count_kernel(int32_t *end, const int32_t *tokens, int64_t rows, span part)
 {
     const int64_t r = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (r < rows)
-        atomicAdd(&end[tokens[r]], 1);
+    const int64_t v = r < rows ? part.row_of(tokens[r]) : -1;
+    if (v >= 0)
+        atomicAdd(&end[v], 1);
 }
 
 /* Counts become starts. One block: thread t has a stretch of the vocabulary. */
@@ -91,21 +104,23 @@ __global__ void __launch_bounds__(STARTS_THREADS) starts_kernel(int32_t *end, in
 }
 
 /* Each token's start moves over its rows and stops at its end, which is the next one's start. */
-__global__ void place_kernel(int32_t *end, int32_t *unordered, const int32_t *tokens, int64_t rows)
+__global__ void place_kernel(int32_t *end, int32_t *unordered, const int32_t *tokens, int64_t rows, span part)
 {
     const int64_t r = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (r < rows)
-        unordered[atomicAdd(&end[tokens[r]], 1)] = static_cast<int32_t>(r);
+    const int64_t v = r < rows ? part.row_of(tokens[r]) : -1;
+    if (v >= 0)
+        unordered[atomicAdd(&end[v], 1)] = static_cast<int32_t>(r);
 }
 
 __global__ void order_kernel(int32_t *row, const int32_t *end, const int32_t *unordered, const int32_t *tokens,
-                             int64_t rows)
+                             span part)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i >= rows)
+    if (i >= end[part.count - 1]) /* all rows whose tokens the table has */
         return;
-    const int32_t r = unordered[i], token = tokens[r];
-    const int32_t first = token == 0 ? 0 : end[token - 1], last = end[token];
+    const int32_t r = unordered[i];
+    const int64_t v = part.row_of(tokens[r]);
+    const int32_t first = v == 0 ? 0 : end[v - 1], last = end[v];
     int32_t smaller = 0;
 #pragma unroll 4
     for (int32_t k = first; k < last; k++)
@@ -186,10 +201,13 @@ template <class T, int W> struct tile_share {
 template <class T, int W>
 __global__ void __launch_bounds__(THREADS)
     frequent_kernel(float *d_table, const T *d_out, const int32_t *end, const int32_t *row, const int32_t *tokens,
-                    int64_t channels, int64_t padding, float factor)
+                    int64_t channels, int64_t padding, float factor, span part)
 {
     __align__(16) __shared__ float tile[FREQUENT_TILE][FREQUENT_COLUMNS];
-    const int32_t at = static_cast<int32_t>(blockIdx.x) * FREQUENT, v = tokens[row[at]];
+    const int32_t at = static_cast<int32_t>(blockIdx.x) * FREQUENT;
+    if (at >= end[part.count - 1])
+        return;
+    const int64_t v = part.row_of(tokens[row[at]]);
     const int32_t first = v == 0 ? 0 : end[v - 1], count = end[v] - first;
     if (v == padding || count < FREQUENT || at - first >= FREQUENT)
         return;
@@ -232,10 +250,11 @@ dsc_status sort_rows(const dsc_cuda_launch *at, const dsc_embedding_bwd_args *a,
     if (a->rows == 0)
         return DSC_OK; /* all ends are 0 */
     const unsigned blocks = grid_size(dsc_div_ceil(a->rows, THREADS));
-    DSC_CUDA_LAUNCH(count_kernel, blocks, THREADS, 0, at->stream, s.end, a->tokens, a->rows);
+    const span part = { a->first, a->vocab };
+    DSC_CUDA_LAUNCH(count_kernel, blocks, THREADS, 0, at->stream, s.end, a->tokens, a->rows, part);
     DSC_CUDA_LAUNCH(starts_kernel, 1, threads_for(a->vocab, STARTS_THREADS), 0, at->stream, s.end, a->vocab);
-    DSC_CUDA_LAUNCH(place_kernel, blocks, THREADS, 0, at->stream, s.end, s.unordered, a->tokens, a->rows);
-    DSC_CUDA_LAUNCH(order_kernel, blocks, THREADS, 0, at->stream, s.row, s.end, s.unordered, a->tokens, a->rows);
+    DSC_CUDA_LAUNCH(place_kernel, blocks, THREADS, 0, at->stream, s.end, s.unordered, a->tokens, a->rows, part);
+    DSC_CUDA_LAUNCH(order_kernel, blocks, THREADS, 0, at->stream, s.row, s.end, s.unordered, a->tokens, part);
     return DSC_OK;
 }
 
@@ -247,7 +266,7 @@ template <class T, int W> dsc_status bwd(const dsc_cuda_launch *at, const dsc_em
     const unsigned threads = threads_for(a->channels / W, THREADS);
     if (a->d_table != NULL) {
         DSC_TRY(sort_rows(at, a, s, err));
-        const int64_t padding = a->has_padding ? a->padding : -1;
+        const int64_t padding = dsc_embedding_padding(a);
         const float factor = dsc_embedding_factor(a->factor);
         DSC_CUDA_LAUNCH((table_kernel<T, W>), grid_size(a->vocab), threads, 0, at->stream, a->d_table, d_out, s.end,
                         s.row, a->channels, padding, factor);
@@ -255,7 +274,7 @@ template <class T, int W> dsc_status bwd(const dsc_cuda_launch *at, const dsc_em
             const dim3 grid(grid_size(dsc_div_ceil(a->rows, FREQUENT)),
                             grid_size(dsc_div_ceil(a->channels, FREQUENT_COLUMNS)));
             DSC_CUDA_LAUNCH((frequent_kernel<T, W>), grid, THREADS, 0, at->stream, a->d_table, d_out, s.end, s.row,
-                            a->tokens, a->channels, padding, factor);
+                            a->tokens, a->channels, padding, factor, span { a->first, a->vocab });
         }
     }
     if (a->d_position != NULL && a->positions > 0)

@@ -206,6 +206,12 @@ static double table_bytes(dsc_kernel kernel, const void *args)
         const dsc_cross_entropy_args *a = args;
         return rows_bytes(a->rows, a->vocab, a->dtype, a->write_gradient ? 2 : 1);
     }
+    case DSC_KERNEL_CROSS_ENTROPY_PART:
+    case DSC_KERNEL_CROSS_ENTROPY_JOIN: {
+        const dsc_cross_entropy_parts_args *a = args;
+        const bool both = kernel == DSC_KERNEL_CROSS_ENTROPY_JOIN && a->of.write_gradient;
+        return rows_bytes(a->of.rows, a->of.vocab, a->of.dtype, both ? 2 : 1);
+    }
     case DSC_KERNEL_LABEL_LOSS: {
         const dsc_label_loss_args *a = args;
         return rows_bytes(a->rows, a->classes, a->dtype, a->write_gradient ? 2 : 1);
@@ -480,6 +486,8 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_TEXT_VECTORS_BWD:
     case DSC_KERNEL_TEXT_LOSS:
     case DSC_KERNEL_CROSS_ENTROPY:
+    case DSC_KERNEL_CROSS_ENTROPY_PART:
+    case DSC_KERNEL_CROSS_ENTROPY_JOIN:
     case DSC_KERNEL_COLSUM:
     case DSC_KERNEL_GATHER_ROWS_FWD:
     case DSC_KERNEL_GATHER_ROWS_BWD:

@@ -12,7 +12,9 @@ static void verify_fwd(const void *args)
     const dsc_embedding_fwd_args *a = args;
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t c = 0; c < a->channels; c++) {
-            const float x = (float)ck_get(a->table, dsc_embedding_row(a, r) * a->channels + c);
+            const int64_t row = a->tokens != NULL ? a->tokens[r] - (a->parted ? a->first : 0) : r;
+            const bool absent = a->parted && (row < 0 || row >= a->vocab);
+            const float x = absent ? 0 : (float)ck_get(a->table, row * a->channels + c);
             const float factor = a->factor != 0 ? a->factor : 1;
             float once = factor * x;
             if (a->position != NULL)
@@ -73,12 +75,42 @@ static void check_fwd(int64_t rows, int64_t sequence, int64_t channels, int32_t 
     ck_kernel(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, verify_fwd);
 }
 
+/* A table that has rows [first, first + vocab) of all tokens' ones. */
+static void check_fwd_parted(int64_t first, int64_t vocab, int32_t tokens_below, dsc_dtype dtype, bool position)
+{
+    const int64_t rows = 21, sequence = 6, channels = 33;
+    if (!ck_case("embedding_fwd %s rows of tokens %lld to %lld of %d%s", ck_dtype_text(dtype), (long long)first,
+                 (long long)(first + vocab), (int)tokens_below, position ? "" : " no position"))
+        return;
+    const int32_t *tokens = ck_buf(CK_IN, DSC_I32, rows, "tokens");
+    const void *table = ck_buf(CK_IN, dtype, vocab * channels, "table");
+    const void *at = position ? ck_buf(CK_IN, dtype, sequence * channels, "position") : NULL;
+    ck_int(tokens, 0, tokens_below - 1);
+    ck_normal(table, 0, 1);
+    if (position)
+        ck_normal(at, 0, 0.1);
+    const dsc_embedding_fwd_args args = { .out = ck_buf(CK_OUT, dtype, rows * channels, "out"),
+                                          .tokens = tokens,
+                                          .table = table,
+                                          .position = at,
+                                          .rows = rows,
+                                          .sequence = sequence,
+                                          .channels = channels,
+                                          .dtype = dtype,
+                                          .factor = 1.5f,
+                                          .parted = true,
+                                          .first = first,
+                                          .vocab = vocab };
+    ck_kernel(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, verify_fwd);
+}
+
 /* Element c of the gradient of table row v, or with v < 0 of position t. */
 static double sum_of(const dsc_embedding_bwd_args *a, int64_t v, int64_t t, int64_t c)
 {
     float sum = 0;
     for (int64_t r = 0; r < a->rows; r++)
-        if (v >= 0 ? a->tokens[r] == v && !(a->has_padding && v == a->padding) : r % a->sequence == t)
+        if (v >= 0 ? a->tokens[r] == a->first + v && !(a->has_padding && a->tokens[r] == a->padding)
+                   : r % a->sequence == t)
             sum = sum + (float)ck_get(a->d_out, r * a->channels + c);
     return (double)(v >= 0 && a->factor != 0 ? sum * a->factor : sum);
 }
@@ -105,14 +137,15 @@ typedef struct bwd_shape {
     int64_t first; /* the row of a sample's first token */
     bool padding;  /* token 1 */
     float factor;
+    int64_t part; /* above 0: the table has the rows of tokens from this one on, and `used` may be above `vocab` */
 } bwd_shape;
 
 static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
 {
-    if (!ck_case("embedding_bwd %s rows=%lld T=%lld C=%lld V=%lld P=%lld used=%d factor=%g%s%s", ck_dtype_text(dtype),
-                 (long long)s->rows, (long long)s->sequence, (long long)s->channels, (long long)s->vocab,
-                 (long long)s->positions, (int)s->used, (double)s->factor, s->table ? " table" : "",
-                 s->position ? " position" : ""))
+    if (!ck_case("embedding_bwd %s rows=%lld T=%lld C=%lld V=%lld P=%lld used=%d factor=%g%s%s from %lld",
+                 ck_dtype_text(dtype), (long long)s->rows, (long long)s->sequence, (long long)s->channels,
+                 (long long)s->vocab, (long long)s->positions, (int)s->used, (double)s->factor,
+                 s->table ? " table" : "", s->position ? " position" : "", (long long)s->part))
         return;
     float *d_table = s->table ? ck_buf(CK_OUT, DSC_F32, s->vocab * s->channels, "d_table") : NULL;
     float *d_position = s->position ? ck_buf(CK_OUT, DSC_F32, s->positions * s->channels, "d_position") : NULL;
@@ -134,6 +167,8 @@ static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
                                           .position_first = s->first,
                                           .has_padding = s->padding,
                                           .padding = 1,
+                                          .parted = s->part > 0,
+                                          .first = s->part,
                                           .dtype = dtype,
                                           .factor = s->factor };
     ck_kernel(DSC_KERNEL_EMBEDDING_BWD, &args, sizeof args, verify_bwd);
@@ -183,11 +218,12 @@ static void check_frequent(void)
 {
     const int64_t most = ck_device_is_simulated() ? 1100 : 32768;
     const bwd_shape shape[] = {
-        { most, 16, 68, 3, 16, 1, true, false, 0, false, 0 }, /* one token has all of them */
-        { 256, 16, 33, 5, 16, 1, true, false, 0, false, 0 },  /* as few as a frequent token has */
-        { 255, 16, 32, 5, 16, 1, true, false, 0, false, 0 },
-        { 1030, 16, 100, 7, 16, 3, true, false, 0, true, 0 },     /* three tokens, one of them padding */
-        { 1500, 16, 31, 300, 16, 5, true, true, 0, false, 5.5f }, /* a short last tile, a short last column */
+        { most, 16, 68, 3, 16, 1, true, false, 0, false, 0, 0 }, /* one token has all of them */
+        { 256, 16, 33, 5, 16, 1, true, false, 0, false, 0, 0 },  /* as few as a frequent token has */
+        { 255, 16, 32, 5, 16, 1, true, false, 0, false, 0, 0 },
+        { 1030, 16, 100, 7, 16, 3, true, false, 0, true, 0, 0 },     /* three tokens, one of them padding */
+        { 1500, 16, 31, 300, 16, 5, true, true, 0, false, 5.5f, 0 }, /* a short last tile, a short last column */
+        { 1030, 16, 100, 2, 16, 3, true, false, 0, true, 0, 1 },     /* of tokens 1, which is padding, and 2 */
     };
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++)
         for (size_t s = 0; s < DSC_COUNT(shape); s++)
@@ -198,21 +234,25 @@ void ck_embedding(void)
 {
     static const int64_t channels[] = { 1, 7, 15, 16, 17, 31, 60, 63, 64, 65, 100, 768 };
     static const bwd_shape shape[] = {
-        { 40, 8, 33, 11, 8, 11, true, true, 0, false, 0 },
-        { 40, 8, 64, 311, 13, 311, true, true, 2, true, 0 },
-        { 37, 8, 17, 70, 8, 1, true, true, 0, false, 0 }, /* one token takes all; a short last sequence */
-        { 40, 40, 768, 65, 40, 65, true, false, 0, true, 0 },
-        { 40, 10, 130, 64, 12, 64, false, true, 2, false, 0 },
-        { 1, 1, 5, 1, 1, 1, true, true, 0, false, 0 },
-        { 0, 4, 16, 129, 6, 1, true, true, 1, true, 0 }, /* all zero */
+        { 40, 8, 33, 11, 8, 11, true, true, 0, false, 0, 0 },
+        { 40, 8, 64, 311, 13, 311, true, true, 2, true, 0, 0 },
+        { 37, 8, 17, 70, 8, 1, true, true, 0, false, 0, 0 }, /* one token takes all; a short last sequence */
+        { 40, 40, 768, 65, 40, 65, true, false, 0, true, 0, 0 },
+        { 40, 10, 130, 64, 12, 64, false, true, 2, false, 0, 0 },
+        { 1, 1, 5, 1, 1, 1, true, true, 0, false, 0, 0 },
+        { 0, 4, 16, 129, 6, 1, true, true, 1, true, 0, 0 }, /* all zero */
         /* fewer rows than positions, long stretches of unused rows */
-        { 3, 8, 20, 1000, 8, 2, true, true, 0, false, 0 },
-        { 300, 30, 48, 2500, 32, 2500, true, true, 2, true, 45.25f },
+        { 3, 8, 20, 1000, 8, 2, true, true, 0, false, 0, 0 },
+        { 300, 30, 48, 2500, 32, 2500, true, true, 2, true, 45.25f, 0 },
+        { 300, 30, 48, 11, 32, 40, true, true, 2, false, 0, 13 }, /* tokens on either side are elsewhere */
+        { 40, 8, 17, 11, 8, 9, true, true, 0, false, 0, 20 },     /* and so are all */
     };
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
         for (size_t c = 0; c < DSC_COUNT(channels); c++)
             check_fwd(21, 6, channels[c], 37, dtype, c % 3 != 0, c % 2 == 0 ? 0 : 27.6875f);
         check_fwd(0, 6, 16, 37, dtype, true, 2);
+        check_fwd_parted(0, 13, 37, dtype, false);
+        check_fwd_parted(13, 12, 37, dtype, true);
         check_rows(21, 6, 33, dtype);
         check_rows(8, 1, 64, dtype);
         for (size_t s = 0; s < DSC_COUNT(shape); s++)
