@@ -120,10 +120,10 @@ dsc_status dsc_tensor_sent_bytes(const dsc_engine *engine, int64_t *bytes, dsc_e
     *bytes = 0;
     for (int32_t m = 0; m < engine->model->module_count; m++) {
         const dsc_module *module = &engine->model->modules[m];
-        const bool again = config->own.recompute == DSC_RECOMPUTE_FULL && (module->flags & DSC_MODULE_LOSS) == 0;
         dsc_module_plan plan;
         DSC_TRY(
             module->plan(module, config->train_micro_batch_size_per_gpu, dsc_engine_dtype(engine), &sink, &plan, err));
+        const bool again = dsc_plan_recompute(config, module, &plan) == DSC_RECOMPUTE_FORWARD;
         *bytes += (again ? 2 : 1) * plan.forward_sent_bytes + plan.backward_sent_bytes;
     }
     *bytes *= config->gradient_accumulation_steps;

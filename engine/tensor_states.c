@@ -222,12 +222,25 @@ static overlap overlap_of(int64_t a, int64_t a_count, int64_t b, int64_t b_count
     return (overlap) { first, dsc_max_i64(0, end - first) };
 }
 
+/* The tensor as part `index` has it. *elements <- how many it has. */
+static dsc_param_spec spec_of_part(const transfer *x, int32_t index, int64_t *elements)
+{
+    dsc_param_spec spec = *x->own->spec;
+    const int32_t axis = spec.part.axis;
+    spec.part.index = index;
+    spec.dim[axis] = dsc_param_part_length(&spec.part, index);
+    *elements = x->own->count / x->own->spec->dim[axis] * spec.dim[axis];
+    return spec;
+}
+
 /* Elements [first, first + count) of the part that `rank` has, at `from`: those of this rank's memory go there. */
 static void keep_whole(const transfer *x, int32_t rank, int64_t first, int64_t count, const char *from)
 {
     dsc_param_spec spec = *x->own->spec;
+    int64_t elements = x->own->count;
     if (spec.part.count > 1)
-        spec.part.index = rank / (x->engine->stages.grid.tensor / spec.part.count);
+        spec = spec_of_part(x, rank / (x->engine->stages.grid.tensor / spec.part.count), &elements);
+    count = dsc_min_i64(count, elements - first);
     for (int64_t done = 0, now, at; done < count; done += now) {
         now = dsc_param_whole_run(&spec, first + done, count - done, &at);
         const overlap o = overlap_of(at, now, x->whole_first, x->whole_count);
@@ -263,9 +276,14 @@ static dsc_status take_tensor(const transfer *x, dsc_error *err)
     const bool parted = x->own->spec->part.count > 1;
     const int32_t ranks = parted ? stages->grid.tensor : 1, own = parted ? stages->tensor_rank : 0;
     const int64_t most = x->room / ranks;
-    for (int64_t first = 0; first < x->own->count; first += most) {
-        const int64_t count = dsc_min_i64(most, x->own->count - first), bytes = bytes_of(x->engine, x->plane, count);
-        DSC_TRY(gather_piece(x, first, count, x->buffer + own * bytes, err));
+    int64_t longest = x->own->count; /* part: the first one; a shorter one ends inside a piece */
+    if (parted)
+        (void)spec_of_part(x, 0, &longest);
+    for (int64_t first = 0; first < longest; first += most) {
+        const int64_t count = dsc_min_i64(most, longest - first), bytes = bytes_of(x->engine, x->plane, count);
+        const int64_t here = dsc_min_i64(count, x->own->count - first);
+        if (here > 0)
+            DSC_TRY(gather_piece(x, first, here, x->buffer + own * bytes, err));
         if (parted)
             DSC_TRY(dsc_comm_all_gather(x->engine->comms.side[DSC_SUB_TENSOR].host, 0, x->buffer,
                                         x->buffer + own * bytes, bytes, DSC_U8, NULL, err));

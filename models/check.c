@@ -57,7 +57,8 @@ static dsc_status check_shared(const dsc_model *model, int32_t index, const dsc_
     if (owner->shared_module >= 0)
         return REFUSE(err, spec->name, "shared with \"%s\", which is shared itself; name its owner", owner->name);
     if (owner->dim_count != spec->dim_count ||
-        memcmp(owner->dim, spec->dim, (size_t)spec->dim_count * sizeof *spec->dim) != 0)
+        memcmp(owner->dim, spec->dim, (size_t)spec->dim_count * sizeof *spec->dim) != 0 ||
+        owner->part.count != spec->part.count || owner->part.index != spec->part.index)
         return REFUSE(err, spec->name, "its shape is not that of \"%s\", which it shares", owner->name);
     if (owner->trainable != spec->trainable)
         return REFUSE(err, spec->name, "one use is trainable and the other is not");
@@ -85,19 +86,19 @@ static dsc_status check_norms(const dsc_module *module, const dsc_param_spec *sp
     return DSC_OK;
 }
 
-/* Runs are shared out evenly, and the dimension is what this rank gets of them. */
+/* Every part has some of each run, and the dimension is what this rank gets of them. */
 static bool good_part(const dsc_param_spec *spec)
 {
     const dsc_param_part *part = &spec->part;
-    int64_t own = 0;
+    int64_t whole = 0;
     if (part->index < 0 || part->index >= part->count || part->axis < 0 || part->axis >= spec->dim_count ||
-        part->run_count < 1 || part->run_count > DSC_PART_RUNS || spec->parted || spec->shared_module >= 0)
+        part->run_count < 1 || part->run_count > DSC_PART_RUNS || spec->parted)
         return false;
     for (int32_t i = 0; i < part->run_count; i++) {
-        if (part->run[i] < 1 || part->run[i] % part->count != 0 || !dsc_add_i64(own, part->run[i] / part->count, &own))
+        if (part->run[i] < part->count || !dsc_add_i64(whole, part->run[i], &whole))
             return false;
     }
-    return own == spec->dim[part->axis];
+    return dsc_param_part_length(part, part->index) == spec->dim[part->axis];
 }
 
 static dsc_status check_param(const dsc_model *model, int32_t index, int32_t param, int64_t *total, dsc_error *err)

@@ -4,7 +4,9 @@
  * or project rows of a width of their own. The transform is the layer between the last block and the head of some
  * families, to the width of the table of tokens. Masked models apply it with an activation to the tokens that they
  * predict, some of them behind a norm. Those that classify texts apply it to the first token of a sample, or to the
- * mean of the tokens. SPDX-License-Identifier: Apache-2.0 */
+ * mean of the tokens.
+ * Ranks that compute the model together share out the rows of the table of tokens. A row is the sum over ranks, of
+ * which all but one have zeros, and positions are added to that sum. SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm_parts.h"
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
@@ -17,6 +19,22 @@ static dsc_program_param matrix(const dsc_lm_config *config, const char *name, i
                                  .dim = { rows, columns },
                                  .init = config->init_std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
                                  .std = config->init_std };
+}
+
+/* Ranks share out a parameter that has an element or a row for each token. */
+static void share_rows(dsc_program *program, dsc_program_param *of)
+{
+    const dsc_program_ranks ranks = program->ranks;
+    if (ranks.count <= 1)
+        return;
+    if (program->status == DSC_OK && of->dim[0] < ranks.count)
+        program->status = DSC_FAIL(&program->err, DSC_ERR_CONFIG, "dsc.grid.tensor",
+                                   "%d tensor ranks cannot share out a table of %lld tokens; use at most that many",
+                                   (int)ranks.count, (long long)of->dim[0]);
+    if (program->status != DSC_OK)
+        return;
+    of->share = (dsc_param_part) { .count = ranks.count, .index = ranks.own, .run_count = 1, .run = { of->dim[0] } };
+    of->dim[0] = dsc_param_part_length(&of->share, ranks.own);
 }
 
 static int16_t norm(dsc_program *program, int16_t x, const dsc_lm *lm, const char *name, bool in_base)
@@ -75,7 +93,7 @@ void dsc_lm_emit_embedding(dsc_program *program, const dsc_lm *lm)
 {
     const dsc_lm_family *family = lm->family;
     const dsc_lm_config *config = lm->config;
-    const bool projects = dsc_lm_projects(config);
+    const bool projects = dsc_lm_projects(config), apart = projects || program->ranks.count > 1;
     const int64_t positions = config->positions + dsc_lm_position_first(family, config);
     dsc_program_param tokens = matrix(config, family->token_table, config->vocab_rows, config->embed_channels);
     const dsc_program_param places = matrix(config, family->position_table, positions, config->channels);
@@ -84,6 +102,7 @@ void dsc_lm_emit_embedding(dsc_program *program, const dsc_lm *lm)
     dsc_op_embed args = nothing, further = nothing;
     DSC_ASSERT(!projects || (family->embed_norm == NULL && family->segment_table == NULL));
     tokens.split = DSC_SPLIT_ROW;
+    share_rows(program, &tokens);
     args.table = dsc_program_declare(program, &tokens);
     args.tokens = further.tokens = DSC_LM_TOKENS;
     args.factor = config->embed_scale > 0 ? config->embed_scale : 1;
@@ -91,10 +110,10 @@ void dsc_lm_emit_embedding(dsc_program *program, const dsc_lm *lm)
     args.has_padding = config->has_padding;
     args.padding = further.padding = config->padding;
     if (family->position_table != NULL)
-        add_positions(lm, dsc_program_declare(program, &places), projects ? &further : &args);
+        add_positions(lm, dsc_program_declare(program, &places), apart ? &further : &args);
     if (family->segment_table != NULL)
         segment = dsc_program_declare(program, &segments);
-    int16_t x = dsc_program_embed(program, DSC_PROGRAM_NONE, &args);
+    int16_t x = dsc_program_exchange_sum(program, dsc_program_embed(program, DSC_PROGRAM_NONE, &args));
     if (projects) {
         const dsc_program_linear_args project =
             linear(config, family->project_in, config->embed_channels, config->channels, false);
@@ -148,7 +167,7 @@ static int16_t classify(dsc_program *program, int16_t x, const dsc_lm *lm)
     const dsc_lm_config *config = lm->config;
     const bool labels = config->classes > 0;
     const int64_t rows = labels ? config->classes : config->vocab_rows;
-    const dsc_program_param bias = { .name = family->head_bias, .part = "", .dim_count = 1, .dim = { rows } };
+    dsc_program_param bias = { .name = family->head_bias, .part = "", .dim_count = 1, .dim = { rows } };
     const char *name = config->tied ? family->token_table : family->head_table;
     dsc_program_param table = matrix(config, name, rows, config->embed_channels);
     dsc_op_classify args = { .bias = DSC_PROGRAM_NONE,
@@ -162,6 +181,11 @@ static int16_t classify(dsc_program *program, int16_t x, const dsc_lm *lm)
         args.preference = config->preference;
         args.logit_scale = config->logit_scale;
         args.softcap = config->logit_softcap;
+    }
+    if (!labels) {
+        share_rows(program, &table);
+        share_rows(program, &bias);
+        x = dsc_program_exchange_share(program, x, 0);
     }
     if (family->head_bias != NULL)
         args.bias = dsc_program_declare(program, &bias);

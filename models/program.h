@@ -285,6 +285,7 @@ typedef struct dsc_op_gather {
 typedef struct dsc_op_classify {
     int32_t table, bias;         /* declared parameters [rows,columns of x] and [rows]; bias NONE: none */
     int64_t outputs;             /* rows of the table that are real */
+    int64_t total;               /* likewise of all ranks that share out the table; 0: this one has all of it */
     int32_t targets, reference;  /* batch tensors; reference: of a preference */
     dsc_label_kind labels;       /* NONE: tokens; then the other members count */
     dsc_preference preference;   /* with a beta above 0 */

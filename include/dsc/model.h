@@ -31,8 +31,8 @@ typedef enum dsc_init_kind {
 typedef enum dsc_split_axis { DSC_SPLIT_NONE, DSC_SPLIT_ROW, DSC_SPLIT_COLUMN } dsc_split_axis;
 
 /* The part of a tensor that one of several ranks has. Along one axis the whole tensor is longer than the part. It is
- * there one run of elements, or several side by side, as q, k and v in one matrix. Each run is shared out evenly, in
- * the order of parts. */
+ * there one run of elements, or several side by side, as q, k and v in one matrix. Each run is shared out in
+ * the order of parts; where their number does not divide it, the first ones have one element more. */
 enum { DSC_PART_RUNS = 3 };
 typedef struct dsc_param_part {
     int32_t count, index; /* parts of the tensor, and which one this is. count 0: it is the whole */
@@ -583,6 +583,8 @@ DSC_API void dsc_model_close(dsc_model **model); /* safe on NULL */
 DSC_API const char *dsc_model_builtin_name(int32_t index);
 /* Length of a dimension in the whole tensor of which a rank may have a part. */
 DSC_API int64_t dsc_param_whole_dim(const dsc_param_spec *spec, int32_t axis);
+/* Length of the part with this index along its axis. The first part is the longest. */
+DSC_API int64_t dsc_param_part_length(const dsc_param_part *part, int32_t index);
 /* *whole <- the place in the whole tensor of element `first` of this rank's part. Returns for how many of the next
  * `count` elements, at least 1, the places follow each other. */
 DSC_API int64_t dsc_param_whole_run(const dsc_param_spec *spec, int64_t first, int64_t count, int64_t *whole);

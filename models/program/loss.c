@@ -2,7 +2,7 @@
  *
  * The op writes the gradient of its input, with which backward begins. Values that forward keeps for backward lie in
  * the scratch, because both passes are one call. SPDX-License-Identifier: Apache-2.0 */
-#include "models/program/internal.h"
+#include "models/program/ops.h"
 
 /* ---- the builder ------------------------------------------------------------------------------------------------- */
 
@@ -46,10 +46,12 @@ int16_t dsc_program_classify(dsc_program *program, int16_t x, const dsc_op_class
         (args->bias != DSC_PROGRAM_NONE && elements_of(program, args->bias) != rows))
         REFUSE(program, "op \"classify\": parameters %d and %d are not a table with rows of %lld elements and its bias",
                (int)args->table, (int)args->bias, (long long)program->value[x].columns);
-    if (args->outputs < 1 || args->outputs > rows || args->targets < 0)
+    const dsc_param_part *share = &program->param[args->table].share;
+    const int64_t all = share->count > 1 ? share->run[0] : rows;
+    if (args->outputs < 1 || args->outputs > all || args->targets < 0)
         REFUSE(program,
                "op \"classify\": %lld of %lld rows are real, with targets in batch tensor %d; expected 1 or more",
-               (long long)args->outputs, (long long)rows, (int)args->targets);
+               (long long)args->outputs, (long long)all, (int)args->targets);
     /* Field by field: equal programs are equal bytes. */
     op->classify.table = args->table, op->classify.bias = args->bias, op->classify.outputs = args->outputs;
     op->classify.targets = args->targets, op->classify.reference = args->reference;
@@ -57,6 +59,11 @@ int16_t dsc_program_classify(dsc_program *program, int16_t x, const dsc_op_class
     op->classify.preference.beta = args->preference.beta;
     op->classify.preference.smoothing = args->preference.smoothing;
     op->classify.logit_scale = args->logit_scale, op->classify.softcap = args->softcap;
+    if (share->count > 1) {
+        const int64_t behind = args->outputs - dsc_op_first_row(program, args->table, program->ranks.own);
+        op->classify.total = args->outputs;
+        op->classify.outputs = dsc_min_i64(rows, dsc_max_i64(0, behind));
+    }
     return y;
 }
 

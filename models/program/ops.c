@@ -305,6 +305,7 @@ const dsc_op_info dsc_op_infos[DSC_OP_KINDS] = {
                           .scratch = dsc_op_classify_scratch,
                           .flops = dsc_op_classify_flops,
                           .plan = dsc_op_plan_classify,
+                          .sent = dsc_op_classify_sent,
                           .rule = dsc_rule_pass,
                           .gradients = B(0) },
     [DSC_OP_VECTORS] = { .name = "vectors",

@@ -31,6 +31,21 @@ static inline float *dsc_exec_floats(const dsc_exec *exec, int16_t value)
     return (float *)(void *)dsc_exec_at(exec, value);
 }
 
+/* Ranks share out the parameter's rows. */
+static inline bool dsc_op_is_parted(const dsc_program *program, int32_t param)
+{
+    return param != DSC_PROGRAM_NONE && program->param[param].share.count > 1;
+}
+
+/* The whole tensor's row that is the first one of a rank's part. */
+static inline int64_t dsc_op_first_row(const dsc_program *program, int32_t param, int32_t rank)
+{
+    int64_t row = 0;
+    for (int32_t i = 0; i < rank && dsc_op_is_parted(program, param); i++)
+        row += dsc_param_part_length(&program->param[param].share, i);
+    return row;
+}
+
 /* For the functions of layers; `of` has the rows. */
 static inline dsc_call dsc_exec_call(const dsc_exec *exec, const dsc_op *op, int16_t of)
 {
@@ -131,6 +146,7 @@ dsc_op_launch dsc_op_run_loss, dsc_op_run_classify, dsc_op_run_vectors, dsc_op_r
 dsc_op_scratch dsc_op_classify_scratch, dsc_op_compare_scratch;
 dsc_op_flops dsc_op_classify_flops, dsc_op_compare_flops;
 dsc_op_plan dsc_op_plan_classify, dsc_op_plan_compare;
+dsc_op_sent dsc_op_classify_sent;
 
 /* ---- Feature maps, ops_maps.c ---- */
 dsc_op_launch dsc_op_run_batch_stats, dsc_op_run_batch_norm, dsc_op_run_batch_norm_bwd, dsc_op_run_pool,

@@ -11,6 +11,12 @@ static int64_t table_rows(const dsc_program *program, int32_t param)
     return param != DSC_PROGRAM_NONE ? program->param[param].dim[0] : 0;
 }
 
+/* The token of the table's first row. */
+static int64_t first_token(const dsc_program *program, const dsc_op *op)
+{
+    return dsc_op_first_row(program, op->embed.table, program->ranks.own);
+}
+
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
 /* Bytes of the places that the op counts, in front of its other scratch. */
@@ -84,7 +90,10 @@ dsc_status dsc_op_run_embed(dsc_exec *exec, const dsc_op *op)
                                           .sequence = op->embed.same ? 1 : exec->program->tokens,
                                           .channels = dsc_exec_value(exec, op->out[0])->columns,
                                           .dtype = ctx->dtype,
-                                          .factor = factor_of(exec, op) };
+                                          .factor = factor_of(exec, op),
+                                          .parted = dsc_op_is_parted(exec->program, op->embed.table),
+                                          .first = first_token(exec->program, op),
+                                          .vocab = table_rows(exec->program, op->embed.table) };
     DSC_TRY(count_places(exec, op));
     return DSC_RUN(ctx->stream, EMBEDDING_FWD, &args, exec->err);
 }
@@ -162,6 +171,8 @@ dsc_status dsc_op_run_embed_dw(dsc_exec *exec, const dsc_op *op)
     args.d_table = exec->ctx->grad[op->embed.table];
     args.tokens = exec->ctx->batch_data[op->embed.tokens];
     args.vocab = table_rows(exec->program, op->embed.table);
+    args.parted = dsc_op_is_parted(exec->program, op->embed.table);
+    args.first = first_token(exec->program, op);
     args.has_padding = op->embed.has_padding;
     args.padding = op->embed.padding;
     args.factor = factor_of(exec, op);

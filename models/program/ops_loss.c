@@ -5,7 +5,10 @@
  * The chunk depends on the shape and on chunk_bytes only. The input's rows are replaced by their gradients once the
  * chunk's part of the table's gradient is done. With a preference the weight of a row's gradient is known when all rows
  * have their losses. So the chunks come twice: for the losses, and for the gradients; a single chunk keeps its logits
- * in between. Columns of padding never enter the softmax and get gradient 0. SPDX-License-Identifier: Apache-2.0 */
+ * in between. Columns of padding never enter the softmax and get gradient 0.
+ * Ranks that share out the table's rows have logits of their own rows. They exchange the maximum, the sum and the
+ * target's logit of each row, and add them in rank order. The input's gradient is a rank's part of a sum.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/program/ops.h"
 
@@ -97,7 +100,7 @@ static dsc_gemm_args product(const dsc_program *program, const dsc_op *op, int w
         args.lda = stride;
         return args;
     default: /* one row, straight into the caller's fp32 [V] */
-        table.out = op->classify.outputs;
+        table.out = op->classify.total > 0 ? table.out : op->classify.outputs;
         args = dsc_linear_forward(table, 1, dtype, epilogue);
         args.c_dtype = DSC_F32;
         return args;
@@ -124,10 +127,44 @@ static int64_t logits_bytes(const dsc_program *program, const dsc_op *op, const 
     return dsc_align_up(chunk_rows(program, op, of) * stride_of(program, op) * element, 256);
 }
 
+static bool is_shared(const dsc_op *op) { return op->classify.total > 0; }
+
+/* Rows of the table that rank `rank` has. */
+static int64_t rows_of_rank(const dsc_program *program, const dsc_op *op, int32_t rank)
+{
+    return dsc_param_part_length(&program->param[op->classify.table].share, rank);
+}
+
+/* Bytes of all ranks' parts of the losses of so many rows. */
+static int64_t parts_bytes(const dsc_program *program, const dsc_op *op, int64_t rows)
+{
+    return is_shared(op) ? program->ranks.count * rows * DSC_CROSS_ENTROPY_PART * (int64_t)sizeof(float) : 0;
+}
+
+/* Bytes of one row of logits of all ranks. */
+static int64_t row_bytes(const dsc_program *program, const dsc_op *op)
+{
+    return is_shared(op) ? program->ranks.count * rows_of_rank(program, op, 0) * (int64_t)sizeof(float) : 0;
+}
+
+/* Bytes of the weights of a preference, behind the logits. */
+static int64_t weights_bytes(const dsc_op *op, int64_t rows)
+{
+    return has_pairs(op) ? rows * (int64_t)sizeof(float) : 0;
+}
+
 int64_t dsc_op_classify_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
     const int64_t rows = dsc_value_rows(&program->value[op->in[0]], of->batch);
-    return logits_bytes(program, op, of) + (has_pairs(op) ? rows * (int64_t)sizeof(float) : 0);
+    const int64_t parts = parts_bytes(program, op, chunk_rows(program, op, of));
+    return dsc_max_i64(logits_bytes(program, op, of) + weights_bytes(op, rows) + parts, row_bytes(program, op));
+}
+
+/* With a preference the chunks come twice. */
+int64_t dsc_op_classify_sent(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    const int64_t rows = dsc_value_rows(&program->value[op->in[0]], of->batch) * (has_pairs(op) ? 2 : 1);
+    return is_shared(op) ? dsc_exchange_rows_sent(program->ranks.count, rows * DSC_CROSS_ENTROPY_PART, DSC_F32) : 0;
 }
 
 double dsc_op_classify_flops(const dsc_program *program, const dsc_op *op, int64_t batch)
@@ -183,6 +220,7 @@ typedef struct classify_call {
     int64_t rows, chunk, stride;
     char *logits; /* of a chunk */
     float *weights;
+    float *parts; /* of all ranks, for a chunk */
 } classify_call;
 
 static classify_call begin(dsc_exec *exec, const dsc_op *op)
@@ -190,14 +228,17 @@ static classify_call begin(dsc_exec *exec, const dsc_op *op)
     dsc_module_ctx *ctx = exec->ctx;
     const dsc_op_batch of = { exec->lora, ctx->batch, ctx->dtype, ctx->chunk_bytes };
     char *const work = dsc_exec_work(exec, op);
+    char *const weights = work + logits_bytes(exec->program, op, &of);
+    const int64_t rows = dsc_exec_rows(exec, op->in[0]);
     return (classify_call) { .exec = exec,
                              .op = op,
                              .ctx = ctx,
-                             .rows = dsc_exec_rows(exec, op->in[0]),
+                             .rows = rows,
                              .chunk = chunk_rows(exec->program, op, &of),
                              .stride = stride_of(exec->program, op),
                              .logits = work,
-                             .weights = (float *)(void *)(work + logits_bytes(exec->program, op, &of)) };
+                             .weights = (float *)(void *)weights,
+                             .parts = (float *)(void *)(weights + weights_bytes(op, rows)) };
 }
 
 /* Row `row` of the input or of its gradient. */
@@ -213,6 +254,34 @@ static const void *bias_of(const classify_call *call)
     return bias != DSC_PROGRAM_NONE ? call->ctx->param[bias] : NULL;
 }
 
+/* `parts` <- those of all ranks, of which each has `count` numbers. */
+static dsc_status gather_numbers(const classify_call *call, float *parts, int64_t count)
+{
+    const dsc_exchange_group *group = call->ctx->group;
+    const dsc_exchange_args args = {
+        .group = group, .to = parts, .from = parts + group->rank * count, .count = count, .dtype = DSC_F32
+    };
+    return DSC_RUN(call->ctx->stream, EXCHANGE_GATHER, &args, call->exec->err);
+}
+
+/* One row of logits from all ranks' parts of it. */
+static dsc_status join_logits(const classify_call *call, float *parts)
+{
+    const dsc_program *program = call->exec->program;
+    const int64_t most = rows_of_rank(program, call->op, 0), total = call->op->classify.total;
+    DSC_TRY(gather_numbers(call, parts, most));
+    for (int32_t k = 0; k < program->ranks.count; k++) {
+        const int64_t first = dsc_op_first_row(program, call->op->classify.table, k);
+        const int64_t count = dsc_min_i64(rows_of_rank(program, call->op, k), total - first);
+        const dsc_cast_args copy = {
+            .to = call->ctx->logits + first, .from = parts + k * most, .count = count, .to_dtype = DSC_F32
+        };
+        if (count > 0)
+            DSC_TRY(DSC_RUN(call->ctx->stream, CAST, &copy, call->exec->err));
+    }
+    return DSC_OK;
+}
+
 static dsc_status last_logits(const classify_call *call)
 {
     const dsc_module_ctx *ctx = call->ctx;
@@ -221,10 +290,15 @@ static dsc_status last_logits(const classify_call *call)
     args.a = row_of(call, call->op->in[0], call->exec->row >= 0 ? 0 : ctx->logits_row);
     args.b = ctx->param[of->table];
     args.bias = bias_of(call);
-    args.c = ctx->logits;
+    float *const parts = (float *)(void *)call->logits;
+    args.c = is_shared(call->op)
+                 ? parts + call->exec->program->ranks.own * rows_of_rank(call->exec->program, call->op, 0)
+                 : ctx->logits;
     DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->exec->err));
+    if (is_shared(call->op))
+        DSC_TRY(join_logits(call, parts));
     const dsc_scale_args bend = { .x = ctx->logits,
-                                  .count = of->outputs,
+                                  .count = is_shared(call->op) ? of->total : of->outputs,
                                   .dtype = DSC_F32,
                                   .factor = of->logit_scale > 0 ? (float)of->logit_scale : 1,
                                   .cap = (float)of->softcap };
@@ -266,6 +340,22 @@ static dsc_status compare_labels(const classify_call *call, int64_t first, int64
     return DSC_RUN(ctx->stream, LABEL_LOSS, &args, call->exec->err);
 }
 
+/* Losses of rows of which each rank has some columns. */
+static dsc_status join_losses(const classify_call *call, const dsc_cross_entropy_args *of)
+{
+    const dsc_program *program = call->exec->program;
+    const int64_t count = of->rows * DSC_CROSS_ENTROPY_PART;
+    dsc_cross_entropy_parts_args args = { .of = *of,
+                                          .first =
+                                              dsc_op_first_row(program, call->op->classify.table, program->ranks.own),
+                                          .parts = call->parts + program->ranks.own * count,
+                                          .ranks = program->ranks.count };
+    DSC_TRY(DSC_RUN(call->ctx->stream, CROSS_ENTROPY_PART, &args, call->exec->err));
+    DSC_TRY(gather_numbers(call, call->parts, count));
+    args.parts = call->parts;
+    return DSC_RUN(call->ctx->stream, CROSS_ENTROPY_JOIN, &args, call->exec->err);
+}
+
 /* Losses of the rows whose logits are there; with `gradient` these become their gradients. */
 static dsc_status losses_of(const classify_call *call, int64_t first, int64_t rows, bool gradient)
 {
@@ -287,7 +377,7 @@ static dsc_status losses_of(const classify_call *call, int64_t first, int64_t ro
                                           .weights = pairs && gradient ? call->weights + first : NULL,
                                           .logit_scale = (float)of->logit_scale,
                                           .softcap = (float)of->softcap };
-    return DSC_RUN(ctx->stream, CROSS_ENTROPY, &args, call->exec->err);
+    return is_shared(call->op) ? join_losses(call, &args) : DSC_RUN(ctx->stream, CROSS_ENTROPY, &args, call->exec->err);
 }
 
 /* The part of the rows from `first` on. */

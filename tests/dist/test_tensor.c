@@ -256,6 +256,15 @@ static void expect_equal_copies(const run *r)
     assert_true(compared > 0);
 }
 
+static void expect_refusal(const char *model, grid g, const char *more, const char *text)
+{
+    run r = { .model = model, .g = g, .more = more, .steps = 1 };
+    go(&r);
+    let_go(&r);
+    if (r.error.status == DSC_OK || strstr(r.error.message, text) == NULL)
+        fail_msg("got \"%s\" at \"%s\", expected \"%s\"", r.error.message, r.error.where, text);
+}
+
 static void twenty_steps_near_one_rank(void **state)
 {
     static const grid grids[] = { { 1, 1, 2 }, { 1, 2, 2 }, { 2, 2, 2 }, { 1, 1, 4 } };
@@ -277,6 +286,32 @@ static void twenty_steps_near_one_rank(void **state)
             }
             let_go(&one);
         }
+}
+
+/* Ranks have unequal parts of a table of tokens whose number they do not divide. Each has some of the tokens and
+ * targets of a batch, but in the large table. */
+static void odd_vocabularies_are_shared_out(void **state)
+{
+    static const char *const odd[] = {
+        "{\"model_type\": \"gpt2\", \"vocab_size\": 50257, \"n_positions\": 16, \"n_embd\": 24, \"n_head\": 3,"
+        " \"n_layer\": 1, \"layer_norm_epsilon\": 1e-5}",
+        "{\"model_type\": \"llama\", \"vocab_size\": 62, \"hidden_size\": 24, \"num_hidden_layers\": 1,"
+        " \"num_attention_heads\": 3, \"intermediate_size\": 24, \"max_position_embeddings\": 16}"
+    };
+    (void)state;
+    for (size_t m = 0; m < DSC_COUNT(odd); m++) {
+        run one = { .model = odd[m], .g = { 1, 1, 1 }, .steps = 3 }, other = one;
+        go_well(&one);
+        other.g = (grid) { 1, 1, 3 }, other.stage = 1;
+        go_well(&other);
+        expect_near(&one, &other);
+        expect_equal_copies(&other);
+        let_go(&one);
+        let_go(&other);
+    }
+    expect_refusal("{\"model_type\": \"gpt2\", \"vocab_size\": 3, \"n_positions\": 16, \"n_embd\": 24, \"n_head\": 4,"
+                   " \"n_layer\": 1}",
+                   (grid) { 1, 1, 4 }, NULL, "4 tensor ranks cannot share out a table of 3 tokens");
 }
 
 /* Stages of ZeRO, recomputation and data ranks change no bit beside the same tensor ranks. */
@@ -391,15 +426,6 @@ static void checkpoints_load_at_any_grid(void **state)
 
 /* ---- refusals ---- */
 
-static void expect_refusal(const char *model, grid g, const char *more, const char *text)
-{
-    run r = { .model = model, .g = g, .more = more, .steps = 1 };
-    go(&r);
-    let_go(&r);
-    if (r.error.status == DSC_OK || strstr(r.error.message, text) == NULL)
-        fail_msg("got \"%s\" at \"%s\", expected \"%s\"", r.error.message, r.error.where, text);
-}
-
 static void tensor_ranks_refuse_sizes_and_features_by_name(void **state)
 {
     (void)state;
@@ -446,6 +472,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twenty_steps_near_one_rank),
+        cmocka_unit_test(odd_vocabularies_are_shared_out),
         cmocka_unit_test(stages_and_recomputation_change_no_bit),
         cmocka_unit_test(masked_targets_are_counted_over_all_samples),
         cmocka_unit_test(first_values_are_those_of_one_rank),
