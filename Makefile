@@ -62,10 +62,14 @@ $(BUILD)/%_avx2.o: ISA := -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512bf16.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
 
+# A test's own code runs once: -O3 takes longer than it saves. References that compute much are in tests/support and
+# tests/checkkern.
+$(addprefix $(BUILD)/tests/,unit/%.o dist/%.o sim/%.o): TEST_OPT := -O1
+
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC    $<")
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA) $(TEST_OPT) -MMD -MP -c $< -o $@
 
 # lib/ is shared by the compilers: when another one built it last, its objects may be newer than ours and still wrong.
 $(LIB)/.variant: FORCE
