@@ -177,22 +177,29 @@ static bool fuse_batch_norm_activation(dsc_program *program, int16_t at)
 
 /* ---- products of one input --------------------------------------------------------------------------------------- */
 
-/* The attention or gated activation that alone reads a value, or reads what a rope makes of it in place. *input: where.
- * Such ops read and write columns of wider values. */
+/* Whether an attention may read what the op makes of a value: the norm and the rotary positions of queries and keys. */
+static bool is_between(const dsc_op *op, int16_t value)
+{
+    return op->in[0] == value &&
+           (op->kind == DSC_OP_ROPE || (op->kind == DSC_OP_NORM && op->in[1] == DSC_PROGRAM_NONE));
+}
+
+/* The attention or gated activation that alone reads a value; an attention may read what other ops make of it. *input:
+ * where. Such ops read and write columns of wider values. */
 static int16_t end_of(const dsc_program *program, int16_t value, int *input)
 {
     int16_t reader;
     if (value == program->output || dsc_program_readers(program, value, &reader) != 1)
         return DSC_PROGRAM_NONE;
     const dsc_op *op = &program->op[reader];
-    const bool turned = op->kind == DSC_OP_ROPE && op->in[0] == value;
-    if (turned) {
+    const bool direct = !is_between(op, value);
+    while (is_between(op, value)) {
         value = op->out[0];
         if (value == program->output || dsc_program_readers(program, value, &reader) != 1)
             return DSC_PROGRAM_NONE;
         op = &program->op[reader];
     }
-    if (op->kind != DSC_OP_ATTENTION && (op->kind != DSC_OP_GATED || turned))
+    if (op->kind != DSC_OP_ATTENTION && (op->kind != DSC_OP_GATED || !direct))
         return DSC_PROGRAM_NONE;
     for (int i = 0; i < DSC_OP_INPUTS; i++)
         *input = op->in[i] == value ? i : *input;

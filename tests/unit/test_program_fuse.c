@@ -59,7 +59,22 @@ static int16_t sibling(dsc_program *p, int16_t x, const char *name, int64_t out,
 
 /* q, k and v of one input, gate and up of one input, and norms of sums that no product makes. The library sums products
  * of these widths in one order; with fewer rows and columns it has others. */
-static void make_joined(program_random *r, bool bias)
+typedef enum joined_norms { NO_NORMS, NORMS_OF_HEADS, NORMS_BEHIND_ROPE } joined_norms;
+
+/* q or k as the attention reads it: turned, and with norms of its heads before that or of whole rows behind it. */
+static int16_t joined_heads(program_random *r, int16_t x, dsc_program_tables tables, joined_norms norms, int64_t heads)
+{
+    dsc_program *p = &r->source;
+    const dsc_op_rope rope = { &r->rope, heads, 16, 0 };
+    const dsc_op_norm of_heads = { .kind = DSC_NORM_RMS, .groups = heads, .eps = 1e-5 };
+    const dsc_op_norm of_rows = { .kind = DSC_NORM_LAYER, .groups = 1, .eps = 1e-5 };
+    if (norms == NORMS_OF_HEADS)
+        x = dsc_program_norm(p, x, heads == 4 ? "q_norm" : "k_norm", &of_heads);
+    x = dsc_program_rope(p, x, tables, &rope);
+    return norms == NORMS_BEHIND_ROPE ? dsc_program_norm(p, x, heads == 4 ? "q_norm" : "k_norm", &of_rows) : x;
+}
+
+static void make_joined(program_random *r, bool bias, joined_norms norms)
 {
     dsc_program *p = &r->source;
     const dsc_op_norm rms = { .kind = DSC_NORM_RMS, .groups = 1, .eps = 1e-5 }, layer = { .groups = 1, .eps = 1e-5 };
@@ -70,8 +85,7 @@ static void make_joined(program_random *r, bool bias)
     const int16_t q = sibling(p, p->input, "q", 64, bias), k = sibling(p, p->input, "k", 32, bias),
                   v = sibling(p, p->input, "v", 32, bias);
     const dsc_program_tables tables = dsc_program_rope_tables(p, &r->rope);
-    const int16_t q_turned = dsc_program_rope(p, q, tables, &(dsc_op_rope) { &r->rope, 4, 16, 0, false }),
-                  k_turned = dsc_program_rope(p, k, tables, &(dsc_op_rope) { &r->rope, 2, 16, 0, false });
+    const int16_t q_turned = joined_heads(r, q, tables, norms, 4), k_turned = joined_heads(r, k, tables, norms, 2);
     const int16_t seen = dsc_program_attention(p, q_turned, k_turned, v, &attention);
     const int16_t sum = dsc_program_add(p, seen, p->input), in = dsc_program_norm(p, sum, "first", &rms);
     const int16_t gate = sibling(p, in, "gate", 64, bias), up = sibling(p, in, "up", 64, bias);
@@ -91,11 +105,11 @@ static int count_ops(dsc_pass pass, dsc_op_kind kind)
     return count;
 }
 
-static void check_joined(bool bias)
+static void check_joined(bool bias, joined_norms norms)
 {
     static const program_mode modes[] = { { 0 }, { .rebuild = true }, { .keep = true }, { .recompute = true } };
     program_random *r = &random_program;
-    make_joined(r, bias);
+    make_joined(r, bias, norms);
     program_reference *reference = reference_of(r);
     for (size_t i = 0; i < 2 * DSC_COUNT(modes); i++) {
         program_mode mode = modes[i / 2];
@@ -107,11 +121,12 @@ static void check_joined(bool bias)
         compile(r, false);
         assert_int_equal(count_ops(DSC_PASS_FORWARD, DSC_OP_LINEAR), 2);
         assert_int_equal(count_ops(DSC_PASS_BACKWARD, DSC_OP_LINEAR_DW), 2);
-        assert_int_equal(count_ops(DSC_PASS_FORWARD, DSC_OP_NORM), 2);
+        assert_int_equal(count_ops(DSC_PASS_FORWARD, DSC_OP_NORM), norms == NO_NORMS ? 2 : 4);
         assert_int_equal(count_ops(DSC_PASS_FORWARD, DSC_OP_ADD), 0);
         program_result *joined = program_random_run(r, &compiled, reference, mode);
         if (!program_result_equals(r, apart, joined))
-            fail_msg("mode %d, %s: other bits", (int)i / 2, mode.dtype == DSC_F32 ? "fp32" : "bf16");
+            fail_msg("norms %d, mode %d, %s: other bits", (int)norms, (int)i / 2,
+                     mode.dtype == DSC_F32 ? "fp32" : "bf16");
         program_result_free(apart);
         program_result_free(joined);
     }
@@ -121,8 +136,10 @@ static void check_joined(bool bias)
 static void joined_ops_keep_their_bits(void **state)
 {
     (void)state;
-    check_joined(false);
-    check_joined(true);
+    for (joined_norms norms = NO_NORMS; norms <= NORMS_BEHIND_ROPE; norms++) {
+        check_joined(false, norms);
+        check_joined(true, norms);
+    }
 }
 
 /* A product, an activation, and a product that alone reads it. */
@@ -318,21 +335,17 @@ static bool cut_a_lifetime_short(void)
     return false;
 }
 
-/* Backward of a product of elements multiplies by the same factor for both of them. */
-static bool multiply_by_the_wrong_factor(void)
+/* Backward of a gated activation takes each of its inputs for the other one. */
+static bool swap_gate_and_up(void)
 {
     int16_t count, *list = backward_list(&count);
-    for (int16_t i = 1; i < count; i++) {
-        const dsc_op *op = &compiled.op[list[i]];
-        if (op->kind != DSC_OP_MULTIPLY || op->out[0] < compiled.d_output)
+    for (int16_t i = 0; i < count; i++) {
+        dsc_op *op = &compiled.op[list[i]];
+        const int16_t gate = op->in[1], up = op->in[2];
+        if (op->kind != DSC_OP_GATED_BWD || gate == up)
             continue;
-        for (int16_t j = 0; j < i; j++) {
-            dsc_op *other = &compiled.op[list[j]];
-            if (other->kind != DSC_OP_MULTIPLY || other->in[0] != op->in[0] || other->in[1] == op->in[1])
-                continue;
-            other->in[1] = op->in[1];
-            return true;
-        }
+        op->in[1] = up, op->in[2] = gate;
+        return true;
     }
     return false;
 }
@@ -414,10 +427,9 @@ static bool take_another_slope(void)
 static void planted_faults_are_caught(void **state)
 {
     (void)state;
-    static bool (*const plant[])(
-        void) = { forget_a_sum,      read_a_wrong_value, cut_a_lifetime_short, multiply_by_the_wrong_factor,
-                  forget_a_layer,    add_a_term_twice,   forget_the_biases,    take_another_activation,
-                  take_another_slope };
+    static bool (*const plant[])(void) = { forget_a_sum,      read_a_wrong_value,      cut_a_lifetime_short,
+                                           swap_gate_and_up,  forget_a_layer,          add_a_term_twice,
+                                           forget_the_biases, take_another_activation, take_another_slope };
     int planted[DSC_COUNT(plant)] = { 0 }, caught[DSC_COUNT(plant)] = { 0 };
     program_random *r = &random_program;
     for (int seed = 1; seed <= seeds(); seed++) {
