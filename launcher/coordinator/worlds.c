@@ -10,9 +10,11 @@
 dsc_status dsc_worlds_open(dsc_coordinator_worker *c, dsc_error *err)
 {
     const dsc_launcher_options *opt = c->job->opt;
+    const int32_t most = opt->most_ranks > 0 ? (int32_t)dsc_min_i64(opt->most_ranks, c->rank_count) : c->rank_count;
     const dsc_membership_limits limits = { .least = opt->least_ranks,
-                                           .most = c->rank_count,
-                                           .first = opt->first_ranks > 0 ? opt->first_ranks : c->rank_count,
+                                           .most = most,
+                                           .first = opt->first_ranks > 0 ? (int32_t)dsc_min_i64(opt->first_ranks, most)
+                                                                         : most,
                                            .wait_ns = opt->elastic_timeout_s * INT64_C(1000000000),
                                            .replacements = opt->reset_limit };
     if (opt->least_ranks == 0)

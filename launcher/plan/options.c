@@ -243,16 +243,19 @@ static dsc_status check_elastic(dsc_launcher_options *out, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--min_np",
                         "cannot be used together with --no_ssh: one launcher decides "
                         "which ranks belong to the job");
-    if (out->most_ranks == 0)
+    if (out->least_ranks == 0)
         return DSC_OK;
-    if (out->most_ranks < out->least_ranks || (out->rank_count > 0 && out->most_ranks < out->rank_count) ||
-        (out->rank_count > 0 && out->rank_count < out->least_ranks))
+    if (out->most_ranks == 0)
+        out->most_ranks = out->rank_count > 0 ? out->rank_count : 0;
+    else if (out->most_ranks < out->least_ranks || out->most_ranks < out->rank_count ||
+             (out->rank_count > 0 && out->rank_count < out->least_ranks))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--max_np", "%d; expected --min_np <= -np <= --max_np",
                         (int)out->most_ranks);
-    if (out->slots_per_node < 0) {
-        out->first_ranks = dsc_max_i64(out->rank_count, 0);
-        out->rank_count = out->most_ranks;
-    }
+    if (out->slots_per_node >= 0 || out->most_ranks == 0)
+        return DSC_OK;
+    const bool named = out->hosts != NULL || out->hostfile != NULL; /* slots beyond the most ranks are spare */
+    out->first_ranks = (int32_t)dsc_max_i64(out->rank_count, 0);
+    out->rank_count = named ? -1 : out->most_ranks;
     return DSC_OK;
 }
 

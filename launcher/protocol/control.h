@@ -220,6 +220,8 @@ typedef struct dsc_coordinator_host {
     bool gone, drained; /* of this epoch */
     bool start_failed;
     /* Private. */
+    int32_t losses; /* times that it was lost in this run, or could not be had again */
+    int64_t rejoin_at_ns, answer_by_ns;
     int32_t lives; /* processes of this run that were started, or are about to be */
     uint32_t command_count, commands_done;
     dsc_slot_command command;

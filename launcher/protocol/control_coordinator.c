@@ -139,6 +139,14 @@ static void send_orders(dsc_coordinator *c, int64_t now_ns)
 
 static int32_t alive_on(const dsc_coordinator_host *host) { return host->lives - (int32_t)host->ends_seen; }
 
+/* Ranks of a lost host may be replaced there. The host is contacted again when its old ranks have ended, and after
+ * each further loss twice as late. */
+static void plan_rejoin(dsc_coordinator_host *host, int64_t now_ns)
+{
+    host->rejoin_at_ns = now_ns + (DSC_CONTROL_REJOIN_NS << dsc_min_i64(host->losses, 5));
+    host->losses++;
+}
+
 /* A host that was here is not any more. */
 static void lose(dsc_coordinator *c, int32_t index, bool silent, int64_t now_ns)
 {
@@ -150,6 +158,7 @@ static void lose(dsc_coordinator *c, int32_t index, bool silent, int64_t now_ns)
         return;
     host->was_lost = true;
     host->lost_at_ns = now_ns;
+    plan_rejoin(host, now_ns);
     if (c->membership != NULL)
         dsc_membership_host_lost(c->membership, index, now_ns);
     else
@@ -162,6 +171,12 @@ static void lose(dsc_coordinator *c, int32_t index, bool silent, int64_t now_ns)
 /* A host cannot be had: the others get a moment to say whether they can. */
 static void fail_host(dsc_coordinator *c, int32_t index, int64_t now_ns)
 {
+    if (c->phase == DSC_COORDINATOR_RUNS) { /* a lost host that could not be had again */
+        c->host[index].phase = DSC_HOST_LOST;
+        plan_rejoin(&c->host[index], now_ns);
+        act(c, DSC_COORDINATOR_DO_DROP, index);
+        return;
+    }
     c->host[index].phase = DSC_HOST_FAILED;
     act(c, DSC_COORDINATOR_DO_DROP, index);
     c->host_failed = true;
@@ -190,6 +205,36 @@ static void connect_all(dsc_coordinator *c, int64_t now_ns)
                                         .direct = host->direct };
         act(c, DSC_COORDINATOR_DO_CONNECT, i);
     }
+}
+
+/* Contacts lost hosts again whose time has come. */
+static void rejoin_hosts(dsc_coordinator *c, int64_t now_ns)
+{
+    for (int32_t i = 0; i < c->host_count; i++) {
+        dsc_coordinator_host *host = &c->host[i];
+        if (host->phase == DSC_HOST_WAITED && now_ns >= host->answer_by_ns)
+            fail_host(c, i, now_ns);
+        if (host->phase != DSC_HOST_LOST || host->direct || now_ns < host->rejoin_at_ns)
+            continue;
+        *host = (dsc_coordinator_host) { .phase = DSC_HOST_WAITED,
+                                         .rank_count = host->rank_count,
+                                         .losses = host->losses,
+                                         .was_lost = true,
+                                         .lost_at_ns = host->lost_at_ns,
+                                         .answer_by_ns = now_ns + DSC_CONTROL_ANSWER_NS };
+        act(c, DSC_COORDINATOR_DO_CONNECT, i);
+    }
+}
+
+static void greet_host(dsc_coordinator *c, int32_t index, int64_t now_ns)
+{
+    dsc_coordinator_host *host = &c->host[index];
+    if (host->phase != DSC_HOST_WAITED)
+        return;
+    host->phase = DSC_HOST_HERE;
+    host->received_ns = now_ns;
+    if (c->phase == DSC_COORDINATOR_RUNS)
+        dsc_membership_host_back(c->membership, index, now_ns);
 }
 
 static int32_t count_hosts(const dsc_coordinator *c, dsc_host_phase phase)
@@ -291,6 +336,11 @@ static void start_run(dsc_coordinator *c, int64_t now_ns)
 
 static void end_run(dsc_coordinator *c)
 {
+    for (int32_t i = 0; i < c->host_count; i++)
+        if (c->host[i].phase == DSC_HOST_WAITED) { /* it was contacted again, and comes too late */
+            c->host[i].phase = DSC_HOST_AWAY;
+            act(c, DSC_COORDINATOR_DO_DROP, i);
+        }
     c->phase = DSC_COORDINATOR_OVER;
     c->deadline_ns = INT64_MAX;
     act(c, DSC_COORDINATOR_DO_OVER, -1);
@@ -336,8 +386,10 @@ static void check_running(dsc_coordinator *c, int64_t now_ns)
 {
     bool over = true;
     if (c->membership != NULL) {
-        if (c->verdict.phase == DSC_VERDICT_RUN)
+        if (c->verdict.phase == DSC_VERDICT_RUN) {
+            rejoin_hosts(c, now_ns);
             dsc_membership_tick(c->membership, now_ns);
+        }
         c->verdict.alive_count = dsc_membership_alive(c->membership);
     }
     dsc_verdict_tick(&c->verdict, dsc_coordinator_last_received_ns(c, now_ns), now_ns);
@@ -388,10 +440,7 @@ void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event
     switch (event->kind) {
     case DSC_COORDINATOR_TICK: check_silence(c, now_ns); break;
     case DSC_COORDINATOR_HELLO:
-        if (c->host[event->host].phase == DSC_HOST_WAITED) {
-            c->host[event->host].phase = DSC_HOST_HERE;
-            c->host[event->host].received_ns = now_ns;
-        }
+        greet_host(c, event->host, now_ns);
         break;
     case DSC_COORDINATOR_REFUSED: fail_host(c, event->host, now_ns); break;
     case DSC_COORDINATOR_CLOSED: on_closed(c, event->host, now_ns); break;
@@ -440,13 +489,24 @@ int64_t dsc_coordinator_may_connect_ns(const dsc_coordinator *c)
     return at_ns;
 }
 
+static int64_t next_rejoin_ns(const dsc_coordinator *c)
+{
+    int64_t at_ns = INT64_MAX;
+    for (int32_t i = 0; i < c->host_count; i++)
+        if (c->host[i].phase == DSC_HOST_LOST && !c->host[i].direct)
+            at_ns = dsc_min_i64(at_ns, c->host[i].rejoin_at_ns);
+        else if (c->host[i].phase == DSC_HOST_WAITED)
+            at_ns = dsc_min_i64(at_ns, c->host[i].answer_by_ns);
+    return at_ns;
+}
+
 int64_t dsc_coordinator_wake_ns(const dsc_coordinator *c, int64_t now_ns)
 {
     int64_t at_ns = c->deadline_ns;
     if (c->phase == DSC_COORDINATOR_RUNS)
         at_ns = dsc_min_i64(at_ns, dsc_min_i64(dsc_verdict_wake_ns(&c->verdict, now_ns), c->give_up_at_ns));
     if (c->phase == DSC_COORDINATOR_RUNS && c->membership != NULL && c->verdict.phase == DSC_VERDICT_RUN)
-        at_ns = dsc_min_i64(at_ns, dsc_membership_wake_ns(c->membership));
+        at_ns = dsc_min_i64(at_ns, dsc_min_i64(dsc_membership_wake_ns(c->membership), next_rejoin_ns(c)));
     for (int32_t i = 0; i < c->host_count; i++)
         if (c->host[i].phase == DSC_HOST_HERE && !c->host[i].direct)
             at_ns = dsc_min_i64(at_ns, dsc_min_i64(c->host[i].beat_at_ns,

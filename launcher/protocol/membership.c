@@ -445,6 +445,13 @@ int32_t dsc_membership_alive(const dsc_membership *m)
     return living > 0 ? living : may_start;
 }
 
+void dsc_membership_host_back(dsc_membership *m, int32_t host, int64_t now_ns)
+{
+    for (int32_t i = 0; i < m->count; i++)
+        if (m->slot[i].host == host)
+            dsc_membership_allow(m, i, true, now_ns);
+}
+
 void dsc_membership_user_ends(dsc_membership *m)
 {
     if (m->user_ends)

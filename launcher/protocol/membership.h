@@ -121,6 +121,8 @@ void dsc_membership_report(dsc_membership *m, int32_t slot, const dsc_world_repo
 void dsc_membership_ended(dsc_membership *m, int32_t slot, const dsc_rank_end *end, int64_t now_ns);
 /* A host with all its ranks is lost. Its slots are not filled before they are allowed again. */
 void dsc_membership_host_lost(dsc_membership *m, int32_t host, int64_t now_ns);
+/* It is there again. */
+void dsc_membership_host_back(dsc_membership *m, int32_t host, int64_t now_ns);
 /* The rank in a slot gets a signal: SIGKILL if it is stopped or stuck. */
 void dsc_membership_signal(dsc_membership *m, int32_t slot, int signal_number);
 /* The slot may, or may not, be filled. A member in a slot that may not is not touched. */

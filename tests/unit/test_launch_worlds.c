@@ -1,7 +1,7 @@
 /* test_launch_worlds.c - a job whose ranks leave and join (launcher/protocol/membership.h), with its coordinator and
  * agents, in a simulated world. Orders and notices are lost, late and repeated. Packets of ranks come late, in order.
  * Ranks die at any moment, also while they open a world; they are stopped, asked to leave, and slow to start; hosts
- * die. Every seed is one history, and an equal seed gives an equal history.
+ * die and come back. Every seed is one history, and an equal seed gives an equal history.
  *
  *   test_launch_worlds             500 seeds; 20,000 with DSC_TEST_NIGHT=1 (DSC_SIM_SEEDS=N: as many)
  *   DSC_SIM_SEED=7 DSC_SIM_TRACE=1 test_launch_worlds     one of them, with what happens
@@ -538,13 +538,27 @@ static void deliver_due(world *w)
     }
 }
 
+/* A dead host refuses, or is there again with a new agent. */
+static void connect_host(world *w, int32_t host)
+{
+    w->connect_wanted[host] = false;
+    if (w->host_dead[host] && below(w, 2) == 0) {
+        step_coordinator(w, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_REFUSED, .host = host });
+        return;
+    }
+    if (w->host_dead[host])
+        say(w, "host %d is there again", host);
+    w->host_dead[host] = w->start_wanted[host] = false;
+    w->host_dies_ns[host] = NEVER;
+    dsc_agent_init(&w->agent[host], w->end[host], SLOTS_MAX, w->now_ns, on_agent_action, &emitter[host]);
+    step_coordinator(w, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_HELLO, .host = host });
+}
+
 static void settle(world *w)
 {
     for (int32_t h = 0; h < w->host_count; h++)
-        if (w->connect_wanted[h]) {
-            w->connect_wanted[h] = false;
-            step_coordinator(w, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_HELLO, .host = h });
-        }
+        if (w->connect_wanted[h])
+            connect_host(w, h);
     if (w->ready) {
         w->ready = false;
         step_coordinator(w, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_START });

@@ -3,7 +3,7 @@ from hosts_jobs import *
 
 import functools
 
-import hosts_death, hosts_saves  # noqa: F401 (they register their tests)
+import hosts_death, hosts_elastic, hosts_saves  # noqa: F401 (they register their tests)
 
 
 @test
