@@ -60,7 +60,7 @@ typedef struct run {
     pthread_mutex_t lock;
     bool planned, balanced;             /* bytes to tensor ranks are the planned ones; memory too */
     float *kept[RANKS_MAX][PARAMS_MAX]; /* masters of tensors that all tensor ranks have, with one data rank */
-    int64_t kept_count[PARAMS_MAX];
+    int64_t kept_count[RANKS_MAX][PARAMS_MAX];
 } run;
 
 typedef struct rank_job {
@@ -85,7 +85,7 @@ static void keep_masters(run *r, dsc_engine *engine, int32_t rank)
             continue;
         DSC_ASSERT(count == tensor->count);
         r->kept[rank][t] = memcpy(malloc((size_t)count * 4), ptr, (size_t)count * 4);
-        r->kept_count[t] = count;
+        r->kept_count[rank][t] = count;
     }
 }
 
@@ -250,7 +250,7 @@ static void expect_equal_copies(const run *r)
             const float *first = r->kept[i / r->g.tensor * r->g.tensor][t];
             if (r->kept[i][t] == NULL || i % r->g.tensor == 0)
                 continue;
-            assert_memory_equal(first, r->kept[i][t], (size_t)r->kept_count[t] * 4);
+            assert_memory_equal(first, r->kept[i][t], (size_t)r->kept_count[i][t] * 4);
             compared++;
         }
     assert_true(compared > 0);
