@@ -121,7 +121,7 @@ def run(*command):
     return done.stdout
 
 
-def train_ours(hf, data, folder, adapter=None, **own):
+def train_ours(hf, data, folder, adapter=None, ranks=2, **own):
     """Losses, the export, and of a run with adapters the merged one. `own`: further keys of "dsc"."""
     config, log, save = (os.path.join(folder, n) for n in ("c.json", "log.jsonl", "save"))
     own.update({"lora": {"adapter": adapter}} if adapter else {})
@@ -130,7 +130,7 @@ def train_ours(hf, data, folder, adapter=None, **own):
     json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
                "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}},
                "zero_optimization": {"stage": 2}, "dsc": own}, open(config, "w"))
-    run(f"{BIN}/dsc-launch", "--num_gpus=2", "train", "--config", config, "--model", hf, "--data", data, "--seq-len", str(SEQ),
+    run(f"{BIN}/dsc-launch", f"--num_gpus={ranks}", "train", "--config", config, "--model", hf, "--data", data, "--seq-len", str(SEQ),
         "--no-shuffle", "--steps", str(STEPS), "--log", log, "--save", save)
     out, merged = os.path.join(folder, "export"), os.path.join(folder, "merged")
     run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-{STEPS}", "--out", out)
@@ -166,12 +166,12 @@ def write_tokens(data, vocab=VOCAB):
     return tokens
 
 
-def compare(theirs, hf, folder):
-    """Training from the folder, and what comes of it, with transformers' model of the same folder."""
+def compare(theirs, hf, folder, **own):
+    """Training from the folder, and what comes of it, with transformers' model of the same folder. `own`: of train_ours."""
     kind, data = kind_of(theirs.config), os.path.join(folder, "tokens.bin")
     tokens = write_tokens(data)
     want = train_theirs(theirs, tokens)
-    got, exported, _ = train_ours(hf, data, folder)
+    got, exported, _ = train_ours(hf, data, folder, **own)
     loss_off = max(abs(a - b) for a, b in zip(got, want))
     back, info = kind.from_pretrained(exported, dtype=torch.float32, output_loading_info=True)
     again = os.path.join(folder, "again")
