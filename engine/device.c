@@ -78,7 +78,9 @@ static dsc_status find_device(dsc_engine *engine, const dsc_device_ops **ops, in
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     const dsc_device_ops *ops = NULL;
-    dsc_device_options device = { .alloc = engine->alloc, .attention = engine->config.own.attention,
+    dsc_device_options device = { .alloc = engine->alloc,
+                                  .attention = engine->config.own.attention,
+                                  .convolutions = engine->config.own.convolutions,
                                   .plans = engine->config.own.gemm_plans };
     engine->ranks_of_gpu = 1;
     if (engine->clock != NULL) {

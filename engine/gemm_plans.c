@@ -1,4 +1,4 @@
-/* gemm_plans.c - choice of an algorithm for each matrix product and of a kernel for each attention.
+/* gemm_plans.c - choice of an algorithm for each matrix product and of a kernel for each attention and convolution.
  *
  * Rank 0 measures once, all ranks use its choice, and a checkpoint stores the choice. The first rank of each further
  * pipeline stage measures the products that no stage before has. The bits of a run therefore depend neither on the rank
@@ -56,25 +56,25 @@ static void tell_attention(const dsc_engine *engine, const dsc_attention_tried *
                    (int)found->tried, (int)found->shapes, (int)found->changed);
 }
 
-/* Only where cuDNN is wanted for a shape. */
-static void tell_cudnn(const dsc_engine *engine, const dsc_attention_tried *found)
+/* Only where cuDNN is wanted for a shape. `of`: "attention". */
+static void tell_cudnn(const dsc_engine *engine, const char *of, dsc_cudnn_use use, const dsc_cudnn_tried *found)
 {
-    const bool is_named = engine->config.own.attention == DSC_ATTENTION_FROM_CUDNN;
-    const long long number = (long long)found->cudnn_number;
+    const long long number = (long long)found->number;
     if (found->note[0] != 0)
-        dsc_log_printf(&engine->log, is_named ? DSC_LOG_WARNING : DSC_LOG_INFO,
-                       "cuDNN: %s has attention by dsc's own kernels: %.250s",
-                       found->cudnn_shapes > 0 ? "a shape" : "this run", found->note);
-    if (found->cudnn_wrong > 0)
-        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "cuDNN %lld.%lld.%lld gives wrong numbers or other bits each "
-                       "time on this GPU for %d of %d passes of attention, which take dsc's own kernels",
-                       number / 10000, number / 100 % 100, number % 100, (int)found->cudnn_wrong,
-                       (int)found->cudnn_shapes);
-    if (found->cudnn_shapes > 0)
-        dsc_log_printf(&engine->log, DSC_LOG_INFO, "cuDNN %lld.%lld.%lld: %d of %d passes of attention take it, %d are "
-                       "faster without, for %d there is no memory for a trial", number / 10000, number / 100 % 100,
-                       number % 100, (int)found->cudnn_taken, (int)found->cudnn_shapes, (int)found->cudnn_slower,
-                       (int)found->cudnn_untried);
+        dsc_log_printf(&engine->log, use == DSC_CUDNN_ALWAYS ? DSC_LOG_WARNING : DSC_LOG_INFO,
+                       "cuDNN: %s has %s by dsc's own kernels: %.250s", found->shapes > 0 ? "a shape" : "this run", of,
+                       found->note);
+    if (found->wrong > 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING,
+                       "cuDNN %lld.%lld.%lld gives wrong numbers or other bits each "
+                       "time on this GPU for %d of %d passes of %s, which take dsc's own kernels",
+                       number / 10000, number / 100 % 100, number % 100, (int)found->wrong, (int)found->shapes, of);
+    if (found->shapes > 0)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO,
+                       "cuDNN %lld.%lld.%lld: %d of %d passes of %s take it, %d are "
+                       "faster without, for %d there is no memory for a trial",
+                       number / 10000, number / 100 % 100, number % 100, (int)found->taken, (int)found->shapes, of,
+                       (int)found->slower, (int)found->untried);
 }
 
 /* `file`: of algorithms; "": none. */
@@ -88,10 +88,12 @@ static dsc_status measure(dsc_engine *engine, const char *file, dsc_error *err)
     DSC_TRY(dsc_engine_take_plans_file(engine, file, &is_file, err));
     DSC_TRY(take_from_checkpoint(engine, &from, err)); /* the later text counts */
     from = from != NULL ? from : is_file ? file : NULL;
-    if (first && engine->config.own.attention != DSC_ATTENTION_FROM_CUDNN)
+    const dsc_ext_config *own = &engine->config.own;
+    if (first && own->attention != DSC_CUDNN_ALWAYS && own->convolutions != DSC_CUDNN_ALWAYS)
         return DSC_OK;
     DSC_TRY(dsc_gemm_measure(engine->compute, engine->config.own.gemm_plans, &found, err));
-    tell_cudnn(engine, &found.attention);
+    tell_cudnn(engine, "attention", own->attention, &found.attention.cudnn);
+    tell_cudnn(engine, "convolutions", own->convolutions, &found.convolutions);
     if (first)
         return DSC_OK;
     if (found.products == 0 && from != NULL)
@@ -237,7 +239,8 @@ dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error 
         return DSC_OK;
     DSC_TRY(dsc_gemm_plans_set(engine->device, text != NULL ? text : "", &others, err));
     if (others > 0 && engine->place.rank == 0)
-        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "resume: for %lld kind%s of matrix products or attentions "
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING,
+                       "resume: for %lld kind%s of matrix products, attentions or convolutions "
                        "the checkpoint has no algorithm that this GPU and cuBLASLt have; they go on as measured now, "
                        "bits may differ",
                        (long long)others, others == 1 ? "" : "s");

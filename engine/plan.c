@@ -37,6 +37,11 @@ static dsc_status prepare_attention(void *user, const dsc_attention_fwd_args *sh
     return dsc_attention_prepare(user, shape, err);
 }
 
+static dsc_status prepare_conv2d(void *user, const dsc_conv2d_args *shape, dsc_error *err)
+{
+    return dsc_conv2d_prepare(user, shape, err);
+}
+
 dsc_recompute_policy dsc_plan_recompute(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
 {
     const bool loss = (module->flags & DSC_MODULE_LOSS) != 0;
@@ -105,6 +110,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
     dsc_plan_sink sink = { .gemm = prepare_gemm,
                            .user = o->device,
                            .attention = prepare_attention,
+                           .conv2d = prepare_conv2d,
                            .chunk_bytes = plan->chunk_bytes,
                            .joins_input_gradients = plan->joins_input_gradients,
                            .tensor_align = o->layout->tensor_align };

@@ -109,11 +109,12 @@ DSC_CONV2D_FN int64_t dsc_conv2d_weight_from(const dsc_conv2d_shape *s, dsc_conv
     }
 }
 
-/* A whole convolution of one group in one launch, on CPUs alone; the weight is PyTorch's [Cout, Cin, kh, kw]. Sums are
- * fp32. Those of Y and DX run over channels within a tap and then over taps. Those of DW run over pixels of a strip,
- * and strips are added in order. Windows of 3 by 3 at stride 1 may be computed by transforms of tiles instead
- * (Winograd 1980; Lavin & Gray 2016), whose error is a few times as large. The way and the strips follow from the
- * shape. */
+/* A whole convolution of one group in one launch: on CPUs, and on GPUs where cuDNN has the pass and is chosen
+ * (kernels/device.h). The weight is PyTorch's [Cout, Cin, kh, kw]. Sums are fp32. On a CPU those of Y and DX run over
+ * channels within a tap and then over taps. Those of DW run over pixels of a strip, and strips are added in order.
+ * Windows of 3 by 3 at stride 1 may be computed by transforms of tiles instead (Winograd 1980; Lavin & Gray 2016),
+ * whose error is a few times as large. The way and the strips follow from the shape. On a GPU the gradient of a weight,
+ * and dx before a sum, are rounded to the dtype. */
 typedef enum dsc_conv2d_pass { DSC_CONV2D_Y, DSC_CONV2D_DX, DSC_CONV2D_DW } dsc_conv2d_pass;
 
 typedef struct dsc_conv2d_args {
@@ -122,12 +123,31 @@ typedef struct dsc_conv2d_args {
     const void *in;         /* Y and DW: x; DX: dy */
     const void *with;       /* Y and DX: the weight; DW: dy */
     const void *add;        /* Y: the bias [Cout]; DX: what dx is added to, which may be out; or NULL */
-    void *scratch;          /* dsc_conv2d_scratch bytes */
+    void *scratch;          /* dsc_conv2d_scratch bytes; GPU: dsc_conv2d_gpu_scratch */
     dsc_conv2d_shape shape; /* groups: 1 */
     dsc_dtype dtype;        /* F32 or BF16 */
 } dsc_conv2d_args;
 
+/* Bytes of a CPU's scratch. */
 int64_t dsc_conv2d_scratch(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dtype);
+
+/* On a GPU: the weight or its gradient in another order, and DX's result before the sum, from dsc_conv2d_sum_at on.
+ * `sums`: DX with `add`. */
+DSC_CONV2D_FN int64_t dsc_conv2d_sum_at(const dsc_conv2d_shape *s)
+{
+    return (dsc_conv2d_weights(s) * 4 + 255) / 256 * 256;
+}
+DSC_CONV2D_FN int64_t dsc_conv2d_gpu_scratch(const dsc_conv2d_shape *s, bool sums, dsc_dtype dtype)
+{
+    const int64_t x = s->batch * s->height * s->width * s->in * (dtype == DSC_F32 ? 4 : 2);
+    return dsc_conv2d_sum_at(s) + (sums ? (x + 255) / 256 * 256 : 0);
+}
+
+/* Whether a CPU has the pass in one launch. */
+DSC_CONV2D_FN bool dsc_conv2d_is_whole_on_cpu(const dsc_conv2d_args *a)
+{
+    return a->shape.groups == 1 && a->dtype != DSC_F16;
+}
 
 /* Depthwise, with groups = Cin; output o reads channel o / (Cout / Cin). DEPTHWISE_FWD: out = y, in = x. DEPTHWISE_DX:
  * out = dx, in = dy. Sums are fp32 over taps in order, of one input over its outputs within a tap; then bias or `add`

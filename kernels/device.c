@@ -206,6 +206,12 @@ dsc_status dsc_attention_prepare(dsc_device *device, const dsc_attention_fwd_arg
     return device->ops->attention_prepare != NULL ? device->ops->attention_prepare(device, shape, err) : DSC_OK;
 }
 
+dsc_status dsc_conv2d_prepare(dsc_device *device, const dsc_conv2d_args *shape, dsc_error *err)
+{
+    DSC_ASSERT(shape->shape.groups == 1);
+    return device->ops->conv2d_prepare != NULL ? device->ops->conv2d_prepare(device, shape, err) : DSC_OK;
+}
+
 void dsc_device_props_get(dsc_device *device, dsc_device_props *out)
 {
     *out = (dsc_device_props){ .index = -1, .total_bytes = INT64_MAX, .free_bytes = INT64_MAX };

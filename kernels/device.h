@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 10u
+#define DSC_DEVICE_OPS_VERSION 11u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 /* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
 #define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)
@@ -50,13 +50,15 @@ typedef enum dsc_gemm_choice {
     DSC_GEMM_FIRST      /* the library's first choice, or the kernel that all GPUs have; nothing is measured */
 } dsc_gemm_choice;
 
-/* The kernels of a GPU's attention: dsc's own, or cuDNN's where cuDNN is installed, has the shape and gives no wrong
- * number. */
-typedef enum dsc_attention_source {
-    DSC_ATTENTION_FROM_ANY, /* cuDNN's on sm_90 for heads of 64 and more; with DSC_GEMM_FASTEST where it is faster */
-    DSC_ATTENTION_FROM_OWN,
-    DSC_ATTENTION_FROM_CUDNN /* cuDNN's for every shape that it has, and without a trial with DSC_GEMM_FIRST */
-} dsc_attention_source;
+/* A GPU's attentions or convolutions take dsc's own kernels, or cuDNN's where cuDNN is installed, has the shape and
+ * gives no wrong number. */
+typedef enum dsc_cudnn_use {
+    /* cuDNN's on sm_90 for attentions with heads of 64 and more, and for convolutions in bf16; with DSC_GEMM_FASTEST
+     * wherever it is faster */
+    DSC_CUDNN_AUTO,
+    DSC_CUDNN_NEVER,
+    DSC_CUDNN_ALWAYS /* for every shape that it has, and without a trial with DSC_GEMM_FIRST */
+} dsc_cudnn_use;
 
 struct dsc_virtual_clock;
 typedef struct dsc_device_options {
@@ -65,10 +67,11 @@ typedef struct dsc_device_options {
     uint32_t caps;     /* dsc_cpu_caps() or fewer bits, to test variants */
     int32_t index;     /* which of the process's devices; cpu: not read */
     int64_t planned_bytes; /* planned: free memory of the GPU; others: not read */
-    dsc_attention_source attention; /* cuda */
+    dsc_cudnn_use attention;        /* cuda */
     dsc_gemm_choice plans;          /* cuda: what gemm_measure will be asked for */
     struct dsc_virtual_clock *clock; /* virtual: borrowed until close; others: not read */
     struct dsc_launch_times *times;  /* timed (kernels/virtual): borrowed until close; others: not read */
+    dsc_cudnn_use convolutions;      /* cuda, virtual */
 } dsc_device_options;
 
 typedef struct dsc_device_props {
@@ -96,19 +99,23 @@ typedef enum dsc_gemm_fused {
     DSC_GEMM_FUSED_DEFAULT = DSC_GEMM_FUSED_DGELU
 } dsc_gemm_fused;
 
+/* Passes of prepared attentions or convolutions for which cuDNN has a plan. Some of them use it now (taken). In others
+ * it gave a wrong result, or another result each time, or it was slower, or a trial had no memory. Passes with a choice
+ * from a text do not count. */
+typedef struct dsc_cudnn_tried {
+    int32_t shapes, taken, wrong, slower, untried;
+    int64_t number; /* 91900 for 9.19.0 */
+    char note[256]; /* why a shape for which cuDNN is wanted goes without it; "": no such shape */
+} dsc_cudnn_tried;
+
 /* Numbers of passes of prepared attentions that have two kernels (a forward and its gradients are two passes; passes
  * with a choice from a text do not count). In order: all of them; those whose kernels were compared; of these, passes
  * that use the second kernel now, and passes that do not because it gave a wrong result. cannot_start: the second
- * kernels were compiled for fewer registers than they share out, and there is no choice.
- *
- * cudnn_shapes are the passes for which cuDNN has a plan. Some of them use it now (cudnn_taken). In others it gave a
- * wrong result, or another result each time, or it was slower, or a trial had no memory. */
+ * kernels were compiled for fewer registers than they share out, and there is no choice. */
 typedef struct dsc_attention_tried {
     int32_t shapes, tried, changed, wrong;
     bool cannot_start;
-    int32_t cudnn_shapes, cudnn_taken, cudnn_wrong, cudnn_slower, cudnn_untried;
-    int64_t cudnn_number; /* 91900 for 9.19.0 */
-    char note[256];       /* why a shape for which cuDNN is wanted goes without it; "": no such shape */
+    dsc_cudnn_tried cudnn;
 } dsc_attention_tried;
 
 typedef struct dsc_gemm_measured {
@@ -116,6 +123,7 @@ typedef struct dsc_gemm_measured {
      * the timed ones those whose sums differ between two runs, and are computed apart. */
     int32_t products, measured, changed, unrepeatable;
     dsc_attention_tried attention;
+    dsc_cudnn_tried convolutions;
 } dsc_gemm_measured;
 
 /* Looks whether waiting still makes sense (a peer that died leaves work that never ends) when the host has waited
@@ -168,10 +176,10 @@ typedef struct dsc_device_ops {
     /* Optional: one arena of DEVICE memory, taken at once and before anything of the plan; later mem_opens are cut from
      * it while they fit. Called at most once. NULL: every buffer is its own. */
     dsc_status (*reserve)(dsc_device *device, int64_t bytes, dsc_error *err);
-    /* Optional: chooses the algorithms of the products, by time, and the kernels of the attentions, the second where it
-     * gives no wrong result. Only what was prepared and has none from a text. After `reserve` and before the first part
-     * is cut: the products work in the arena. The stream is COMPUTE and idle; the host waits. NULL: there is nothing to
-     * choose. */
+    /* Optional: chooses the algorithms of the products, by time, and the kernels of the attentions and convolutions,
+     * the second where it gives no wrong result. Only what was prepared and has none from a text. After `reserve` and
+     * before the first part is cut: the products work in the arena. The stream is COMPUTE and idle; the host waits.
+     * NULL: there is nothing to choose. */
     dsc_status (*gemm_measure)(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
     /* With gemm_measure. get: card, library and the prepared products' algorithms as lines of text, NUL after them;
      * *bytes without it is what they take, and nothing is written beyond capacity. set: takes them over where the card,
@@ -210,6 +218,11 @@ typedef struct dsc_device_ops {
     void (*wait_begin)(dsc_stream *stream);
     void (*wait_end)(dsc_stream *stream);
     int64_t (*waited_ns)(dsc_stream *stream);
+    /* Optional: tells of a pass of a convolution of one group that gathers windows (of the pointers only Y's `add`
+     * counts: whether there is a bias), for which gemm_measure may choose cuDNN. NULL: there is no choice. */
+    dsc_status (*conv2d_prepare)(dsc_device *device, const dsc_conv2d_args *shape, dsc_error *err);
+    /* Optional: whether CONV2D has a kernel for the pass on this stream; NULL: for none. */
+    bool (*conv2d_is_whole)(dsc_stream *stream, const dsc_conv2d_args *args);
 } dsc_device_ops;
 
 /* Every device, stream and event struct starts with its ops, so that callers never name a backend. */
@@ -262,6 +275,11 @@ DSC_MUST_USE dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, dsc_tier t
 void dsc_mem_close(dsc_device *device, dsc_buf *buf);
 DSC_MUST_USE dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_attention_prepare(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_conv2d_prepare(dsc_device *device, const dsc_conv2d_args *shape, dsc_error *err);
+static inline bool dsc_conv2d_is_whole(dsc_stream *stream, const dsc_conv2d_args *args)
+{
+    return stream->ops->conv2d_is_whole != NULL && stream->ops->conv2d_is_whole(stream, args);
+}
 static inline bool dsc_gemm_has_plans(const dsc_device *device) { return device->ops->gemm_measure != NULL; }
 DSC_MUST_USE dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out,
                                          dsc_error *err);

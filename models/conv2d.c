@@ -6,12 +6,6 @@
 
 static bool is_depthwise(const dsc_conv2d_shape *s) { return s->groups > 1 && s->groups == s->in; }
 
-/* A CPU makes a convolution of one group in one launch. */
-static bool is_whole(const dsc_call *call, const dsc_conv2d_shape *s)
-{
-    return s->groups == 1 && call->ctx->dtype != DSC_F16 && call->ctx->stream->ops->host_visible;
-}
-
 double dsc_conv2d_flops(const dsc_conv2d_shape *s)
 {
     return 2.0 * (double)dsc_conv2d_rows(s, DSC_CONV2D_Y) * (double)dsc_conv2d_weights(s);
@@ -27,7 +21,7 @@ static int64_t depthwise_scratch(const dsc_conv2d_shape *s, dsc_conv2d_pass pass
     return dsc_conv2d_taps(s) > 1 ? dsc_conv2d_weights(s) * (int64_t)dsc_dtype_bytes(dtype) : 0;
 }
 
-int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, dsc_dtype dtype,
+int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, bool sums, dsc_dtype dtype,
                                  int64_t chunk_bytes)
 {
     const dsc_conv2d_shape *s = &layer->shape;
@@ -36,21 +30,29 @@ int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass 
     const int64_t bytes = dsc_conv2d_products_scratch(s, pass, dtype, chunk_bytes);
     if (s->groups > 1 || s->batch < 1 || dtype == DSC_F16)
         return bytes;
-    return dsc_max_i64(bytes, dsc_conv2d_scratch(s, pass, dtype));
+    return dsc_max_i64(bytes,
+                       chunk_bytes > 0 ? dsc_conv2d_gpu_scratch(s, sums, dtype) : dsc_conv2d_scratch(s, pass, dtype));
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
+/* A device may choose between the pass as a whole and products. */
 static dsc_status report_pass(const dsc_linear_planned *gemms, const dsc_conv2d_layer *layer, dsc_conv2d_pass pass,
                               dsc_error *err)
 {
     const dsc_conv2d_shape *s = &layer->shape;
     const dsc_plan_sink *sink = gemms->sink;
-    const bool on_cpu = sink != NULL && !sink->joins_input_gradients;
-    if (is_depthwise(s) || sink == NULL || sink->gemm == NULL || (on_cpu && s->groups == 1 && gemms->dtype != DSC_F16))
+    const bool on_cpu = sink != NULL && !sink->joins_input_gradients, bias = layer->bias >= 0;
+    const dsc_conv2d_args whole = {
+        .pass = pass, .add = pass == DSC_CONV2D_Y && bias ? s : NULL, .shape = *s, .dtype = gemms->dtype
+    };
+    if (is_depthwise(s) || sink == NULL || (on_cpu && s->groups == 1 && gemms->dtype != DSC_F16))
         return DSC_OK;
-    return dsc_conv2d_products_list(s, pass, gemms->dtype, sink->chunk_bytes, layer->bias >= 0, sink->gemm, sink->user,
-                                    err);
+    if (sink->conv2d != NULL && s->groups == 1)
+        DSC_TRY(sink->conv2d(sink->user, &whole, err));
+    return sink->gemm != NULL
+               ? dsc_conv2d_products_list(s, pass, gemms->dtype, sink->chunk_bytes, bias, sink->gemm, sink->user, err)
+               : DSC_OK;
 }
 
 dsc_status dsc_conv2d_plan(dsc_linear_planned *gemms, const dsc_conv2d_layer *layer, bool no_dx, dsc_error *err)
@@ -76,7 +78,7 @@ static dsc_status launch_on_stream(void *user, dsc_kernel kernel, const void *ar
 static dsc_status run_pass(const dsc_call *call, const dsc_conv2d_args *args)
 {
     const dsc_conv2d_launcher launcher = { launch_on_stream, call->ctx->stream };
-    if (is_whole(call, &args->shape))
+    if (dsc_conv2d_is_whole(call->ctx->stream, args))
         return DSC_RUN(call->ctx->stream, CONV2D, args, call->err);
     return dsc_conv2d_products_run(&launcher, args, call->ctx->chunk_bytes, call->err);
 }

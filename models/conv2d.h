@@ -13,7 +13,8 @@ typedef struct dsc_conv2d_layer {
     int32_t weight, bias;   /* numbers of the parameters; bias: -1 for none */
 } dsc_conv2d_layer;
 
-int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, dsc_dtype dtype,
+/* sums: dx is added to a sum. */
+int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, bool sums, dsc_dtype dtype,
                                  int64_t chunk_bytes);
 double dsc_conv2d_flops(const dsc_conv2d_shape *shape); /* of one pass */
 /* Reports the products that will run. no_dx: x has no gradient. */

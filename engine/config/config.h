@@ -491,7 +491,7 @@ typedef struct dsc_ext_config {
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     int64_t head_chunk_bytes;         /* logits that exist at once; 0: by the kind of the device */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
-    dsc_attention_source attention;   /* FROM_ANY */
+    dsc_cudnn_use attention, convolutions; /* AUTO */
     char gemm_plans_file[DSC_CONFIG_TEXT]; /* "": none */
     uint32_t gemm_fused;              /* of dsc_gemm_fused */
     dsc_fp8_section fp8;

@@ -455,7 +455,8 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->dropout_model = dsc_config_choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = dsc_config_choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
     own->gemm_plans = (dsc_gemm_choice)dsc_config_choice_or(s, DSC_ID_GEMM_PLANS, DSC_GEMM_SAME_BITS);
-    own->attention = (dsc_attention_source)dsc_config_choice_or(s, DSC_ID_ATTENTION, DSC_ATTENTION_FROM_ANY);
+    own->attention = (dsc_cudnn_use)dsc_config_choice_or(s, DSC_ID_ATTENTION, DSC_CUDNN_AUTO);
+    own->convolutions = (dsc_cudnn_use)dsc_config_choice_or(s, DSC_ID_CONVOLUTIONS, DSC_CUDNN_AUTO);
     const int fused = dsc_config_choice_or(s, DSC_ID_GEMM_FUSED, 0); /* auto, measured, then bits */
     own->gemm_fused = fused > 1                                            ? (uint32_t)(fused - 2)
                       : fused == 1 && own->gemm_plans == DSC_GEMM_FASTEST ? DSC_GEMM_FUSED_ALL | DSC_GEMM_FUSED_BY_TIME

@@ -201,10 +201,12 @@ typedef struct dsc_module_plan {
     int64_t forward_sent_bytes, backward_sent_bytes;
 } dsc_module_plan;
 
-/* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step; and forward
- * attentions, for devices that choose among kernels. Pointers in a shape are not looked at. */
+/* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step. Also forward
+ * attentions and passes of convolutions, for devices that choose among kernels. Pointers in a shape are not looked at.
+ */
 struct dsc_gemm_args;
 struct dsc_attention_fwd_args;
+struct dsc_conv2d_args;
 struct dsc_fp8_plan;
 struct dsc_fp8_cache;
 typedef struct dsc_plan_sink {
@@ -215,6 +217,7 @@ typedef struct dsc_plan_sink {
     struct dsc_fp8_plan *fp8; /* NULL: no product is in fp8; else of a module with DSC_MODULE_FP8 */
     bool joins_input_gradients; /* as in the contexts of the calls */
     int64_t tensor_align; /* elements: the places of tensors in a flat group are multiples of it. 0: it is not known */
+    dsc_status (*conv2d)(void *user, const struct dsc_conv2d_args *shape, dsc_error *err); /* may be NULL */
 } dsc_plan_sink;
 
 /* A value that a module has computed. Its elements lie in rows, `stride` elements apart. With `apart` above 0 a row is

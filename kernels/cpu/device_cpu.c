@@ -335,6 +335,11 @@ static dsc_status cpu_gemm_prepare(dsc_device *device, const dsc_gemm_args *shap
 
 static void cpu_props(dsc_device *device, dsc_device_props *out) { snprintf(out->name, sizeof out->name, "cpu"); }
 
+static bool cpu_conv2d_is_whole(dsc_stream *stream, const dsc_conv2d_args *args)
+{
+    return dsc_conv2d_is_whole_on_cpu(args);
+}
+
 const dsc_device_ops dsc_device_cpu = {
     .name = "cpu",
     .version = DSC_DEVICE_OPS_VERSION,
@@ -357,6 +362,7 @@ const dsc_device_ops dsc_device_cpu = {
     .mem_open = cpu_mem_open,
     .mem_close = cpu_mem_close,
     .gemm_prepare = cpu_gemm_prepare,
+    .conv2d_is_whole = cpu_conv2d_is_whole,
     .props = cpu_props,
     .wait_begin = cpu_wait_begin,
     .wait_end = cpu_wait_end,

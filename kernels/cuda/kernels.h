@@ -8,6 +8,7 @@
 
 typedef struct dsc_cuda_gemm dsc_cuda_gemm;
 typedef struct dsc_cuda_attention dsc_cuda_attention;
+typedef struct dsc_cuda_conv2d dsc_cuda_conv2d;
 
 /* Every compute stream's workspace has at least this: column sums take it for the sums of parts. */
 #define DSC_CUDA_WORKSPACE_BYTES_MIN (INT64_C(8) << 20)
@@ -23,6 +24,7 @@ typedef struct dsc_cuda_launch {
     void *workspace; /* device memory of this stream */
     int64_t workspace_bytes;
     void *grouped; /* dsc_cuda_grouped_sm90_find */
+    dsc_cuda_conv2d *conv2d;
 } dsc_cuda_launch;
 
 /* Checks the argument struct (that of the CPU kernel, with device pointers) and enqueues; never waits, never allocates.

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/conv2d_products.h"
 #include "kernels/virtual/launch_times.h"
 
 /* Output tiles of cuBLASLt's kernels for large products on sm_90. */
@@ -560,6 +561,15 @@ void dsc_launch_shape(dsc_kernel kernel, const void *args, int64_t shape[DSC_LAU
     }
 }
 
+/* By cuDNN, whose convolutions nobody has timed on these cards: half of a product's rate is an estimate. */
+static double conv2d_s(const dsc_card_rates *rates, const dsc_conv2d_args *a)
+{
+    const double rate = (a->dtype == DSC_F32 ? rates->product_flops_f32 : rates->product_flops) / 2;
+    const double pixels = (double)dsc_conv2d_rows(&a->shape, DSC_CONV2D_Y);
+    return fmax(2 * pixels * (double)dsc_conv2d_weights(&a->shape) / rate,
+                bytes_of(DSC_KERNEL_CONV2D, a) / rates->kernel_bytes);
+}
+
 double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args, dsc_virtual_part *part)
 {
     *part = DSC_VIRTUAL_MEMORY_KERNELS;
@@ -568,12 +578,8 @@ double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, cons
         return rates->kernel_s + gemm_s(rates, args);
     }
     if (kernel == DSC_KERNEL_CONV2D) {
-        const dsc_conv2d_args *a = args;
-        const double rate = a->dtype == DSC_F32 ? rates->product_flops_f32 : rates->product_flops;
-        const double pixels = (double)(a->shape.batch * dsc_conv2d_out(&a->shape, 0) * dsc_conv2d_out(&a->shape, 1));
         *part = DSC_VIRTUAL_PRODUCTS;
-        return rates->kernel_s + fmax(2 * pixels * (double)dsc_conv2d_weights(&a->shape) / rate,
-                                      bytes_of(kernel, args) / rates->kernel_bytes);
+        return rates->kernel_s + conv2d_s(rates, args);
     }
     if (kernel == DSC_KERNEL_GROUPED_GEMM) {
         const dsc_grouped_gemm_args *a = args;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "kernels/conv2d_products.h"
 #include "kernels/virtual/launch_times.h"
 
 /* Addresses of device memory. They have no pages: nobody but streams may touch them, and streams touch nothing. */
@@ -16,6 +17,7 @@ typedef struct virtual_device {
     dsc_virtual_clock *clock;
     char *arena; /* NULL: this is the host beside the card */
     int64_t used_bytes;
+    bool own_convolutions; /* no convolution is cuDNN's */
 } virtual_device;
 
 typedef struct virtual_stream {
@@ -75,7 +77,10 @@ static dsc_status open_one(const dsc_device_ops *ops, const dsc_device_options *
     virtual_device *d = NULL;
     DSC_ASSERT(options->clock != NULL && options->clock->rates != NULL);
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *d, &d, err));
-    *d = (virtual_device) { { ops }, options->alloc, options->clock, NULL, 0 };
+    *d = (virtual_device) { .base = { ops },
+                            .alloc = options->alloc,
+                            .clock = options->clock,
+                            .own_convolutions = options->convolutions == DSC_CUDNN_NEVER };
     *out = &d->base;
     if (!card)
         return DSC_OK;
@@ -404,6 +409,14 @@ static dsc_status virtual_gemm_prepare(dsc_device *device, const dsc_gemm_args *
     return DSC_OK;
 }
 
+/* A card has cuDNN. */
+static bool virtual_conv2d_is_whole(dsc_stream *stream, const dsc_conv2d_args *args)
+{
+    const virtual_device *d = ((const virtual_stream *)stream)->device;
+    return is_cpu(d) ? dsc_conv2d_is_whole_on_cpu(args)
+                     : dsc_conv2d_is_whole_on_cpu(args) && !d->own_convolutions && dsc_conv2d_gathers(&args->shape);
+}
+
 const dsc_device_ops dsc_device_virtual = {
     .name = "cuda",
     .version = DSC_DEVICE_OPS_VERSION,
@@ -427,6 +440,7 @@ const dsc_device_ops dsc_device_virtual = {
     .mem_open = virtual_mem_open,
     .mem_close = virtual_mem_close,
     .gemm_prepare = virtual_gemm_prepare,
+    .conv2d_is_whole = virtual_conv2d_is_whole,
     .props = virtual_props,
     .wait_begin = virtual_wait_begin,
     .wait_end = virtual_wait_end,
@@ -455,6 +469,7 @@ const dsc_device_ops dsc_device_virtual_cpu = {
     .mem_open = virtual_mem_open,
     .mem_close = virtual_mem_close,
     .gemm_prepare = virtual_gemm_prepare,
+    .conv2d_is_whole = virtual_conv2d_is_whole,
     .props = virtual_cpu_props,
     .wait_begin = virtual_wait_begin,
     .wait_end = virtual_wait_end,

@@ -49,8 +49,10 @@ bool ck_device_open(dsc_error *err)
     gpu.schedule = find_schedule();
     if (dsc_alloc_open(&gpu.alloc, err) != DSC_OK || dsc_device_find("cuda", &ops, &count, err) != DSC_OK)
         return false;
-    const dsc_device_options options = { .alloc = gpu.alloc, .threads = 1, .attention = ck_wants_cudnn()
-                                         ? DSC_ATTENTION_FROM_CUDNN : DSC_ATTENTION_FROM_OWN };
+    const dsc_device_options options = { .alloc = gpu.alloc,
+                                         .threads = 1,
+                                         .attention = ck_wants_cudnn() ? DSC_CUDNN_ALWAYS : DSC_CUDNN_NEVER,
+                                         .convolutions = DSC_CUDNN_ALWAYS };
     if (dsc_device_open(ops, &gpu.device, &options, err) != DSC_OK ||
         dsc_stream_open(gpu.device, DSC_STREAM_COMPUTE, "compute", &gpu.stream, err) != DSC_OK)
         return false;
@@ -189,7 +191,8 @@ static bool set_choice(char *text, int64_t room, const char *kind, const char *s
 
 bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *kind)
 {
-    char text[16384], shape[256], v_stride[24] = "";
+    static char text[1 << 18];
+    char shape[256], v_stride[24] = "";
     int64_t bytes;
     dsc_error err = DSC_ERROR_INIT;
     if (dsc_attention_prepare(gpu.device, args, &err) != DSC_OK ||
@@ -214,6 +217,17 @@ bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *
     if (!taken)
         (void)set_choice(text, sizeof text, "warps", shape);
     return taken;
+}
+
+bool ck_device_choose_conv2d(const dsc_conv2d_args *args)
+{
+    dsc_gemm_measured found;
+    dsc_error err = DSC_ERROR_INIT;
+    if (dsc_conv2d_prepare(gpu.device, args, &err) == DSC_OK &&
+        dsc_gemm_measure(gpu.stream, DSC_GEMM_FIRST, &found, &err) == DSC_OK)
+        return dsc_conv2d_is_whole(gpu.stream, args);
+    ck_fail("choosing a kernel: %s", err.message);
+    return false;
 }
 
 bool ck_device_fuse(uint32_t fused)

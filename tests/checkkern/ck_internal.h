@@ -48,10 +48,12 @@ void ck_run(dsc_kernel kernel, uint32_t caps, const void *args, int64_t args_byt
 
 /* ck_device.c. A failure is the case's. `number`: of the run, each with another schedule in the simulator. */
 bool ck_device_is_simulated(void); /* the program has simulated GPUs in it */
-bool ck_wants_cudnn(void); /* CK_CUDNN is set in the environment: attention by cuDNN is checked too */
+bool ck_wants_cudnn(void); /* CK_CUDNN is set in the environment: attention and convolutions by cuDNN are checked too */
 bool ck_device_open(dsc_error *err);
 void ck_device_close(void);
 void ck_device_describe(char *text, size_t text_bytes);
+/* Whether CONV2D has a kernel for the pass on the GPU: cuDNN's. */
+bool ck_device_choose_conv2d(const dsc_conv2d_args *args);
 /* Attentions of all shapes that were asked for take the kernel of `kind`, where they have it: "warps", "cudnn" or one
  * of warpgroups. False: the shape of `args` does not take it here, and all take the kernel of warps then. A shape
  * without a choice is a failure of the case, except for "cudnn": cuDNN may refuse a shape that has one own kernel. */

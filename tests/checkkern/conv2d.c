@@ -1,11 +1,13 @@
 /* conv2d.c - parts of two-dimensional convolutions: windows and orders of weights element by element, and depthwise
  * ones against double within the roundings of their sums. u = 2^-24. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
+#include "tests/checkkern/ck_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 static const double u = 0x1p-24;
+enum { TRANSFORMED = 2 }; /* the last shapes, which a CPU computes by transforms */
 
 /* batch, height, width, in, out, groups, then pairs downwards and across. */
 static const dsc_conv2d_shape shapes[] = {
@@ -174,10 +176,13 @@ static void near_sum(const void *buf, int64_t i, double sum, double size, double
     ck_near(buf, i, sum, error + ck_rounding(dtype, fabs(sum) + error));
 }
 
-/* `more`: terms whose roundings count as further ones, of transforms. */
+/* Transforms have the roundings of more terms. A GPU's weight gradient is rounded to the dtype, and its dx once more
+ * before a sum. */
 static void near_whole(const dsc_conv2d_args *a, int64_t i, double sum, double size, double terms)
 {
-    near_sum(a->out, i, sum, size, 4 * terms + 64, a->pass == DSC_CONV2D_DW ? DSC_F32 : a->dtype);
+    const bool gradient = a->pass == DSC_CONV2D_DW, twice = ck_set_up.gpu && a->pass == DSC_CONV2D_DX && a->add != NULL;
+    const double error = (4 * terms + 66) * u * size + (twice ? ck_rounding(a->dtype, size) : 0);
+    ck_near(a->out, i, sum, error + ck_rounding(gradient && !ck_set_up.gpu ? DSC_F32 : a->dtype, fabs(sum) + error));
 }
 
 /* Output o of output pixel `row`, or with `back` input channel o of input pixel `row`. `of`: the row's partners. */
@@ -241,7 +246,8 @@ static dsc_conv2d_args whole_case(const dsc_conv2d_shape *s, dsc_dtype dtype, ds
     a.in = ck_buf(CK_IN, dtype, pass == DSC_CONV2D_DX ? y : x, "in");
     a.with = ck_buf(CK_IN, dtype, pass == DSC_CONV2D_DW ? y : weights, "with");
     a.add = add == 1 ? ck_buf(CK_IN, dtype, pass == DSC_CONV2D_DX ? x : s->out, "add") : add == 2 ? a.out : NULL;
-    a.scratch = ck_buf(CK_SCRATCH, DSC_U8, dsc_conv2d_scratch(s, pass, dtype), "scratch");
+    const int64_t scratch = dsc_max_i64(dsc_conv2d_scratch(s, pass, dtype), dsc_conv2d_gpu_scratch(s, add > 0, dtype));
+    a.scratch = ck_buf(CK_SCRATCH, DSC_U8, scratch, "scratch");
     ck_normal(a.in, 0, 1);
     ck_normal(a.with, 0, 0.5);
     if (a.add != NULL)
@@ -249,16 +255,26 @@ static dsc_conv2d_args whole_case(const dsc_conv2d_shape *s, dsc_dtype dtype, ds
     return a;
 }
 
-static const char *const pass_names[3][3] = { { "conv2d", "conv2d bias", "" },
-                                              { "conv2d dx", "conv2d dx sum", "conv2d dx in place" },
-                                              { "conv2d dw", "", "" } };
+static const char *const pass_names[2][3][3] = { { { "conv2d", "conv2d bias", "" },
+                                                   { "conv2d dx", "conv2d dx sum", "conv2d dx in place" },
+                                                   { "conv2d dw", "", "" } },
+                                                 { { "conv2d cudnn", "conv2d cudnn bias", "" },
+                                                   { "conv2d cudnn dx", "conv2d cudnn dx sum",
+                                                     "conv2d cudnn dx in place" },
+                                                   { "conv2d cudnn dw", "", "" } } };
 
+/* On a GPU by cuDNN, where it is installed and has the shape. */
 static void check_whole(const dsc_conv2d_shape *s, dsc_dtype dtype, dsc_conv2d_pass pass, int add)
 {
-    if (ck_on_gpu() || !begin_case(pass_names[pass][add], s, dtype))
+    if ((ck_set_up.gpu && !ck_wants_cudnn()) || !begin_case(pass_names[ck_set_up.gpu][pass][add], s, dtype))
         return;
+    if (ck_set_up.gpu)
+        ck_align();
     const dsc_conv2d_args a = whole_case(s, dtype, pass, add);
-    ck_kernel(DSC_KERNEL_CONV2D, &a, sizeof a, pass == DSC_CONV2D_DW ? verify_gradient : verify_map);
+    if (ck_set_up.gpu && !ck_device_choose_conv2d(&a))
+        ck_skip("cuDNN has no plan for the shape");
+    else
+        ck_kernel(DSC_KERNEL_CONV2D, &a, sizeof a, pass == DSC_CONV2D_DW ? verify_gradient : verify_map);
 }
 
 static void verify_fwd(const void *args)
@@ -416,14 +432,19 @@ static const dsc_conv2d_shape bench_shapes[] = {
 
 static void bench_whole(const dsc_conv2d_shape *s, dsc_dtype dtype)
 {
-    static const char *const names[] = { "bench conv2d y", "bench conv2d dx", "bench conv2d dw" };
-    for (int pass = 0; pass < 3 && !ck_on_gpu(); pass++) {
-        if (!begin_case(names[pass], s, dtype))
+    static const char *const names[2][3] = { { "bench conv2d y", "bench conv2d dx", "bench conv2d dw" },
+                                             { "bench conv2d cudnn y", "bench conv2d cudnn dx",
+                                               "bench conv2d cudnn dw" } };
+    for (int pass = 0; pass < 3 && (!ck_set_up.gpu || ck_wants_cudnn()); pass++) {
+        if (!begin_case(names[ck_set_up.gpu][pass], s, dtype))
             continue;
         const dsc_conv2d_args a = whole_case(s, dtype, (dsc_conv2d_pass)pass, 0);
-        ck_bench(DSC_KERNEL_CONV2D, &a, sizeof a,
-                 (pixels_in(s) * s->in + pixels_out(s) * s->out) * (int64_t)dsc_dtype_bytes(dtype),
-                 2 * pixels_out(s) * s->out * s->in * s->kernel[0] * s->kernel[1], CK_NO_REF);
+        if (ck_set_up.gpu && !ck_device_choose_conv2d(&a))
+            ck_skip("cuDNN has no plan for the shape");
+        else
+            ck_bench(DSC_KERNEL_CONV2D, &a, sizeof a,
+                     (pixels_in(s) * s->in + pixels_out(s) * s->out) * (int64_t)dsc_dtype_bytes(dtype),
+                     2 * pixels_out(s) * s->out * s->in * s->kernel[0] * s->kernel[1], CK_NO_REF);
     }
 }
 
@@ -451,7 +472,8 @@ void ck_conv2d(void)
             for (int order = DSC_CONV2D_FORWARD; order <= DSC_CONV2D_GRADIENT; order++)
                 check_weight(&shapes[i], dtype, (dsc_conv2d_order)order);
         }
-        for (size_t i = 0; i < DSC_COUNT(whole_shapes) && dtype != DSC_F16; i++) {
+        const size_t count = DSC_COUNT(whole_shapes) - (ck_set_up.gpu ? TRANSFORMED : 0);
+        for (size_t i = 0; i < count && dtype != DSC_F16; i++) {
             for (int add = 0; add < 2; add++)
                 check_whole(&whole_shapes[i], dtype, DSC_CONV2D_Y, add);
             for (int add = 0; add < 3; add++)

@@ -71,7 +71,7 @@ cudnn() { # C_TEXT, LINE: what doctor says beside a libcudnn.so.9 of that text
     mkdir -p lib
     rm -f lib/libcudnn.so.9
     [ -z "$1" ] || { echo "$1" >cudnn.c && ${CC:-cc} -shared -fPIC -o lib/libcudnn.so.9 cudnn.c; } || return 1
-    LD_LIBRARY_PATH=$tmp/lib "$dsc" doctor --sysfs "$tmp/none" >out 2>&1 && grep -q "^  cuDNN  *$2   attention is dsc's own without it (dsc.attention)\$" out
+    LD_LIBRARY_PATH=$tmp/lib "$dsc" doctor --sysfs "$tmp/none" >out 2>&1 && grep -q "^  cuDNN  *$2   attention and convolutions are dsc's own without it\$" out
 }
 report "a cuDNN and its version" cudnn 'unsigned long cudnnGetVersion(void) { return 91002; }' '9.10.2 found, optional'
 report "a cuDNN that ends the process" cudnn '#include <stdlib.h>

@@ -1,12 +1,11 @@
-/* cudnn.cc - the simulator's libdsc_cudnn.so: attention by plain loops, every buffer checked against the device's
- * memory. The work space is filled with NaN, so that its reuse in flight shows. A machine has no cuDNN until a test
- * says so. SPDX-License-Identifier: Apache-2.0 */
+/* cudnn.cc - the simulator's libdsc_cudnn.so: its table, and attention by plain loops. Every buffer is checked against
+ * the device's memory. The work space is filled with NaN, so that its reuse in flight shows. A machine has no cuDNN
+ * until a test says so. SPDX-License-Identifier: Apache-2.0 */
 #include <cmath>
 #include <cstring>
 #include <cuda_bf16.h>
 
-#include "kernels/cuda/cudnn/cudnn_plugin.h"
-#include "tests/sim/runtime.h"
+#include "tests/sim/cudnn.h"
 
 namespace {
 
@@ -14,11 +13,9 @@ using namespace cusim;
 
 struct library { int device; };
 
-struct plan {
+struct plan : cudnn_plan {
     dsc_attention_fwd_args shape;
     bool backward;
-    int64_t workspace_bytes;
-    int runs;
 };
 
 float load(const void *p, int64_t i) { return __bfloat162float(static_cast<const __nv_bfloat16 *>(p)[i]); }
@@ -167,9 +164,9 @@ dsc_status library_open(int32_t device, int32_t, void **out, int64_t *number, ds
 {
     const cusim_cudnn is = static_cast<cusim_cudnn>(sim().cudnn.load());
     if (is == CUSIM_CUDNN_NONE)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "libcudnn.so.9 does not load (not simulated)");
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "cuDNN", "libcudnn.so.9 does not load (not simulated)");
     if (is == CUSIM_CUDNN_OLD)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "cuDNN 9.1.0 is installed and this build needs "
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "cuDNN", "cuDNN 9.1.0 is installed and this build needs "
                         "9.19.0 or a later 9; update it");
     *number = is == CUSIM_CUDNN_LATER ? 92500 : 91900;
     *out = new library{ device };
@@ -187,32 +184,21 @@ dsc_status plan_open(void *, const dsc_attention_fwd_args *shape, bool backward,
                      dsc_error *err)
 {
     if (sim().cudnn == CUSIM_CUDNN_REFUSES && backward)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "cuDNN: the graph: no engine for it");
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "cuDNN", "cuDNN: the graph: no engine for it");
     if (sim().cudnn == CUSIM_CUDNN_NARROW && (shape->head_size > 128 || shape->tokens < 8))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "cuDNN: heuristics: no engine for the shape");
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "cuDNN", "cuDNN: heuristics: no engine for the shape");
     const int64_t square = static_cast<int64_t>(shape->tokens) * shape->tokens;
     info->workspace_bytes = backward ? 2 * square * shape->batch * shape->heads : 256;
     if (sim().cudnn == CUSIM_CUDNN_LARGE)
         info->workspace_bytes = static_cast<int64_t>(1) << 40;
     snprintf(info->name, sizeof info->name, "eng%d_k0=1", backward ? 2 : 1);
-    *out = new plan{ *shape, backward, info->workspace_bytes, 0 };
-    things++;
+    plan *p = new plan;
+    p->shape = *shape, p->backward = backward, p->workspace_bytes = info->workspace_bytes;
+    *out = static_cast<cudnn_plan *>(p);
     return DSC_OK;
 }
 
-void plan_close(void *opened)
-{
-    delete static_cast<plan *>(opened);
-    things--;
-}
-
-void check(device_state &d, const char *what, const void *p, size_t bytes)
-{
-    if (const char *wrong = memory_complaint(d, p, bytes, false))
-        fail("cuDNN on device %d: %s %p of %zu bytes is %s", d.index, what, p, bytes, wrong);
-    if (reinterpret_cast<uintptr_t>(p) % 16 != 0)
-        fail("cuDNN on device %d: %s %p is not aligned", d.index, what, p);
-}
+void plan_close(void *opened) { delete static_cast<cudnn_plan *>(opened); }
 
 /* The plan has its shape and scale, whatever the call says. */
 void enqueue_call(plan *p, void *stream_given, void *workspace, const dsc_attention_bwd_args *a)
@@ -227,23 +213,18 @@ void enqueue_call(plan *p, void *stream_given, void *workspace, const dsc_attent
         fail("cuDNN: a call is not of its plan's shape");
     guard held(sim().lock);
     device_state &device = *stream->device;
-    check(device, "q", a->q, 2);
-    check(device, "k", a->k, 2);
-    check(device, "v", a->v, 2);
-    check(device, "out", a->out, 2);
-    check(device, "lse", a->lse, 4);
-    check(device, "the work space", workspace, static_cast<size_t>(p->workspace_bytes));
+    cudnn_check(device, "q", a->q, 2);
+    cudnn_check(device, "k", a->k, 2);
+    cudnn_check(device, "v", a->v, 2);
+    cudnn_check(device, "out", a->out, 2);
+    cudnn_check(device, "lse", a->lse, 4);
+    cudnn_check(device, "the work space", workspace, static_cast<size_t>(p->workspace_bytes));
     const call c = { *a, p->backward, workspace, p->workspace_bytes, static_cast<cusim_cudnn>(sim().cudnn.load()),
                      p->runs++ };
-    operation op;
-    op.kind = COMPUTE;
-    op.name = p->backward ? "cudnn_bwd" : "cudnn_fwd";
-    op.run = [c] { c.run(); };
-    if (!sim().slow_kernel.empty() && strstr(op.name.c_str(), sim().slow_kernel.c_str()) != nullptr)
-        op.ticks = sim().slow_ticks;
-    sim().cudnn_calls++;
-    enqueue(held, stream, std::move(op));
+    cudnn_enqueue(held, stream, p->backward ? "cudnn_bwd" : "cudnn_fwd", [c] { c.run(); });
 }
+
+plan *of(void *opened) { return static_cast<plan *>(static_cast<cudnn_plan *>(opened)); }
 
 dsc_status forward(void *opened, void *stream, void *workspace, const dsc_attention_fwd_args *f, dsc_error *)
 {
@@ -253,21 +234,45 @@ dsc_status forward(void *opened, void *stream, void *workspace, const dsc_attent
     a.head_stride = f->head_stride;
     a.batch = f->batch, a.tokens = f->tokens, a.heads = f->heads, a.kv_heads = f->kv_heads;
     a.head_size = f->head_size, a.scale = f->scale, a.keys = f->keys, a.dtype = f->dtype;
-    enqueue_call(static_cast<plan *>(opened), stream, workspace, &a);
+    enqueue_call(of(opened), stream, workspace, &a);
     return DSC_OK;
 }
 
 dsc_status backward(void *opened, void *stream, void *workspace, const dsc_attention_bwd_args *a, dsc_error *)
 {
-    enqueue_call(static_cast<plan *>(opened), stream, workspace, a);
+    enqueue_call(of(opened), stream, workspace, a);
     return DSC_OK;
 }
 
 const dsc_cudnn_plugin table = { DSC_CUDNN_PLUGIN_VERSION, static_cast<uint32_t>(sizeof(dsc_cudnn_plugin)),
-                                 DSC_VERSION_TEXT, library_open, library_close, plan_open, plan_close, forward,
-                                 backward };
+                                 DSC_VERSION_TEXT, library_open, library_close, plan_open, cudnn_conv2d_plan_open,
+                                 plan_close, forward, backward, cudnn_conv2d_run };
 
 } // namespace
+
+namespace cusim {
+
+void cudnn_check(device_state &d, const char *what, const void *p, size_t bytes)
+{
+    if (const char *wrong = memory_complaint(d, p, bytes, false))
+        fail("cuDNN on device %d: %s %p of %zu bytes is %s", d.index, what, p, bytes, wrong);
+    if (reinterpret_cast<uintptr_t>(p) % 16 != 0)
+        fail("cuDNN on device %d: %s %p is not aligned", d.index, what, p);
+}
+
+void cudnn_enqueue(guard &held, cudaStream_t stream, const char *name, std::function<void()> run)
+{
+    operation op;
+    op.kind = COMPUTE;
+    op.name = name;
+    op.run = std::move(run);
+    if (!sim().slow_kernel.empty() && strstr(name, sim().slow_kernel.c_str()) != nullptr)
+        op.ticks = sim().slow_ticks;
+    sim().cudnn_calls++;
+    enqueue(held, stream, std::move(op));
+}
+
+} // namespace cusim
 
 extern "C" {
 

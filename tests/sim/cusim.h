@@ -66,17 +66,18 @@ typedef enum cusim_quirk {
     CUSIM_NO_WIDE_PRODUCTS /* it has no product of 4096 columns or more */
 } cusim_quirk;
 void cusim_set_quirk(cusim_quirk quirk);
-/* The machine's cuDNN, as far as attention goes. */
+/* The machine's cuDNN, as far as attention and convolutions go. */
 typedef enum cusim_cudnn {
-    CUSIM_CUDNN_NONE,    /* not installed, as at first */
-    CUSIM_CUDNN_WORKS,   /* 9.19.0 */
-    CUSIM_CUDNN_LATER,   /* 9.25.0 */
-    CUSIM_CUDNN_OLD,     /* too old */
-    CUSIM_CUDNN_REFUSES, /* it has no gradients */
-    CUSIM_CUDNN_LARGE,   /* its work space is larger than the card's memory */
-    CUSIM_CUDNN_WRONG,   /* one number of each result is wrong */
+    CUSIM_CUDNN_NONE,     /* not installed, as at first */
+    CUSIM_CUDNN_WORKS,    /* 9.19.0 */
+    CUSIM_CUDNN_LATER,    /* 9.25.0 */
+    CUSIM_CUDNN_OLD,      /* too old */
+    CUSIM_CUDNN_REFUSES,  /* it has no gradients of attention, and none of weights */
+    CUSIM_CUDNN_LARGE,    /* its work space is larger than the card's memory */
+    CUSIM_CUDNN_WRONG,    /* one number of each result is wrong */
     CUSIM_CUDNN_UNSTEADY, /* a bit of each result is another each time */
-    CUSIM_CUDNN_NARROW    /* it has heads of at most 128 and 8 tokens or more */
+    /* It has heads of at most 128 and 8 tokens or more, and convolutions between multiples of 8 channels. */
+    CUSIM_CUDNN_NARROW
 } cusim_cudnn;
 void cusim_set_cudnn(cusim_cudnn is);
 int64_t cusim_cudnn_calls(void); /* since the last call */

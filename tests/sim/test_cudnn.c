@@ -251,11 +251,15 @@ static void a_run_without_it_has_the_bits_of_its_own_kernels(void **state)
 
 static void a_resumed_run_takes_the_same_or_says_that_it_cannot(void **state)
 {
-    static const struct { cusim_cudnn is; int by_cudnn; const char *line; } cases[] = {
+    static const struct {
+        cusim_cudnn is;
+        int by_cudnn;
+        const char *line;
+    } cases[] = {
         { CUSIM_CUDNN_WORKS, 2, "" },
         { CUSIM_CUDNN_WRONG, 2, "" }, /* a recorded choice is not tried again */
-        { CUSIM_CUDNN_NONE, 0, "warning: resume: for 2 kinds of matrix products or attentions" },
-        { CUSIM_CUDNN_LATER, 2, "warning: resume: for 2 kinds of matrix products or attentions" },
+        { CUSIM_CUDNN_NONE, 0, "warning: resume: for 2 kinds of matrix products, attentions or convolutions" },
+        { CUSIM_CUDNN_LATER, 2, "warning: resume: for 2 kinds of matrix products, attentions or convolutions" },
     };
     static look recorded, l;
     run_result result;

@@ -90,7 +90,7 @@ static void run(operands *o, int32_t threads)
     const dsc_call call = { .ctx = &ctx, .err = &err };
     const dsc_conv2d_layer layer = { *o->s, 0, 1 };
     for (int pass = 0; pass < 3; pass++) {
-        const int64_t bytes = dsc_conv2d_scratch_bytes(&layer, (dsc_conv2d_pass)pass, o->dtype, 0);
+        const int64_t bytes = dsc_conv2d_scratch_bytes(&layer, (dsc_conv2d_pass)pass, true, o->dtype, 0);
         char *scratch = take(bytes + 256, DSC_U8);
         memset(scratch + bytes, 0xA5, 256);
         const dsc_status status = pass == DSC_CONV2D_Y ? dsc_conv2d_run(&call, &layer, o->y, o->x, scratch)

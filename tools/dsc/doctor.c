@@ -215,7 +215,7 @@ static void cudnn(void)
     const size_t v = version_get != NULL ? ask_version(version_get) : 0; /* 90300 is 9.3.0 */
     if (v > 0)
         snprintf(text, sizeof text, "%zu.%zu.%zu found, optional", v / 10000, v / 100 % 100, v % 100);
-    line("cuDNN", text, "attention is dsc's own without it (dsc.attention)");
+    line("cuDNN", text, "attention and convolutions are dsc's own without it");
 }
 
 static void libraries(void)

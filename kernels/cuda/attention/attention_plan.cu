@@ -28,15 +28,13 @@ typedef struct attention_plan {
     dsc_attention_fwd_args shape; /* without pointers */
     bool from_text;               /* its choice comes from a text: not to be tried */
     bool has_sm90;                /* beside the kernel of warps, that of warpgroups */
-    attention_cudnn_plan cudnn;
+    cudnn_plan cudnn;
     dsc_attention_kind own;  /* the better of the two */
     dsc_attention_kind kind; /* what it takes */
 } attention_plan;
 
 /* A model's layers have one shape or two, and checkkern has all of its own. */
 enum { PLANS_MAX = 128, WITHOUT_MAX = 16 };
-/* cuDNN's work space is at most this part of the card's memory where nobody asked for cuDNN. */
-constexpr int64_t WORKSPACE_PART = 16;
 /* PyTorch's cuDNN has 1.4 times the speed of our forward pass for heads of 64 on an H200 (bench/results). Narrower
  * heads are not measured. */
 constexpr int32_t CUDNN_HEAD_LEAST = 64;
@@ -44,14 +42,14 @@ constexpr int32_t CUDNN_HEAD_LEAST = 64;
 struct dsc_cuda_attention {
     dsc_alloc *alloc;
     int32_t arch;
-    dsc_attention_source source;
+    dsc_cudnn_use source;
     dsc_gemm_choice choice;
     void *encode; /* from dsc_cuda_attention_sm90_find; NULL: there is nothing to choose */
     bool cannot_start; /* the second kernels, as compiled: no encode then */
     pthread_mutex_t lock;
     attention_plan plans[PLANS_MAX];
     int32_t count;
-    attention_cudnn cudnn;
+    cudnn_library cudnn;
     attention_key without[WITHOUT_MAX]; /* passes for which cuDNN is wanted and has no plan */
     int32_t without_count;
 };
@@ -118,14 +116,14 @@ dsc_status choose_cudnn(attention_trial *t, attention_plan *p, dsc_attention_tri
     const dsc_cuda_attention *x = t->at->attention;
     attention_found found = {};
     t->candidate = DSC_ATTENTION_CUDNN, t->own = p->own, t->cudnn_plan = p->cudnn.plan;
-    t->timed = x->source == DSC_ATTENTION_FROM_ANY && x->choice == DSC_GEMM_FASTEST;
+    t->timed = x->source == DSC_CUDNN_AUTO && x->choice == DSC_GEMM_FASTEST;
     t->shape.batch = p->shape.batch;
     DSC_TRY(dsc_cuda_attention_try(t, &found, err));
     const bool is_right = found.fits && found.far == 0 && found.unlike == 0;
     const bool is_slower = is_right && t->timed && !(found.ms[1] < MEASURE_WORTH * found.ms[0]);
-    out->cudnn_untried += !found.fits;
-    out->cudnn_wrong += found.fits && !is_right;
-    out->cudnn_slower += is_slower;
+    out->cudnn.untried += !found.fits;
+    out->cudnn.wrong += found.fits && !is_right;
+    out->cudnn.slower += is_slower;
     if (is_right && !is_slower)
         p->kind = DSC_ATTENTION_CUDNN;
     return DSC_OK;
@@ -153,9 +151,9 @@ dsc_status try_all(attention_trial *t, dsc_gemm_choice choice, dsc_attention_tri
         if (x->plans[i].from_text)
             continue;
         out->shapes += x->plans[i].has_sm90;
-        out->cudnn_shapes += x->plans[i].cudnn.plan != NULL;
+        out->cudnn.shapes += x->plans[i].cudnn.plan != NULL;
         DSC_TRY(choose(t, &x->plans[i], choice, out, err));
-        out->cudnn_taken += x->plans[i].kind == DSC_ATTENTION_CUDNN;
+        out->cudnn.taken += x->plans[i].kind == DSC_ATTENTION_CUDNN;
     }
     return DSC_OK;
 }
@@ -241,8 +239,8 @@ void dsc_cuda_attention_close(dsc_cuda_attention **attention)
     if (x == NULL)
         return;
     for (int32_t i = 0; i < x->count; i++)
-        dsc_cuda_attention_cudnn_plan_close(&x->cudnn, &x->plans[i].cudnn);
-    dsc_cuda_attention_cudnn_close(&x->cudnn);
+        dsc_cuda_cudnn_plan_close(&x->cudnn, &x->plans[i].cudnn);
+    dsc_cuda_cudnn_close(&x->cudnn);
     pthread_mutex_destroy(&x->lock);
     dsc_alloc_free(x->alloc, x);
     *attention = NULL;
@@ -272,20 +270,10 @@ static void prepare_sm90(dsc_cuda_attention *x, const dsc_attention_fwd_args *sh
 /* Where the config leaves it open, the choice must follow from card and shape, or from times where these may choose. */
 static bool wants_cudnn(const dsc_cuda_attention *x, const dsc_attention_fwd_args *shape)
 {
-    if (x->source != DSC_ATTENTION_FROM_ANY)
-        return x->source == DSC_ATTENTION_FROM_CUDNN;
+    if (x->source != DSC_CUDNN_AUTO)
+        return x->source == DSC_CUDNN_ALWAYS;
     return x->choice == DSC_GEMM_FASTEST ||
            (x->choice == DSC_GEMM_SAME_BITS && x->arch == 90 && shape->head_size >= CUDNN_HEAD_LEAST);
-}
-
-static int64_t workspace_most(const dsc_cuda_attention *x)
-{
-    size_t free_bytes = 0, total_bytes = 0;
-    if (x->source == DSC_ATTENTION_FROM_CUDNN)
-        return INT64_MAX;
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
-        (void)cudaGetLastError();
-    return static_cast<int64_t>(total_bytes) / WORKSPACE_PART;
 }
 
 static bool is_without(const dsc_cuda_attention *x, const attention_key *key)
@@ -299,11 +287,12 @@ static bool is_without(const dsc_cuda_attention *x, const attention_key *key)
 /* Both passes or none. A shape is asked for once, since the answer takes time. */
 static void prepare_cudnn(dsc_cuda_attention *x, const dsc_attention_fwd_args *shape, const attention_key key[2])
 {
-    attention_cudnn_plan made[2] = {};
+    cudnn_plan made[2] = {};
     const attention_plan *known = find(x, &key[0]);
     if ((known != NULL && known->cudnn.plan != NULL) || is_without(x, &key[0]) || x->count + 2 > PLANS_MAX)
         return;
-    if (!dsc_cuda_attention_cudnn_plan(&x->cudnn, x->arch, shape, workspace_most(x), made)) {
+    const int64_t most = dsc_cuda_cudnn_workspace_most(x->source == DSC_CUDNN_ALWAYS);
+    if (!dsc_cuda_attention_cudnn_plan(&x->cudnn, x->arch, shape, most, made)) {
         for (int pass = 0; pass < 2 && x->without_count < WITHOUT_MAX; pass++)
             x->without[x->without_count++] = key[pass];
         return;
@@ -335,14 +324,11 @@ int64_t dsc_cuda_attention_workspace_bytes(const dsc_cuda_attention *x) { return
 
 void dsc_cuda_attention_set_workspace(dsc_cuda_attention *x, void *memory, int64_t bytes)
 {
-    x->cudnn.workspace = memory;
-    if (bytes >= x->cudnn.needed_bytes)
+    if (dsc_cuda_cudnn_set_workspace(&x->cudnn, memory, bytes))
         return;
-    x->cudnn.needed_bytes = 0;
-    snprintf(x->cudnn.note, sizeof x->cudnn.note, "the GPU has no memory for its work space");
     for (int32_t i = 0; i < x->count; i++)
-        dsc_cuda_attention_cudnn_plan_close(&x->cudnn, &x->plans[i].cudnn);
-    dsc_cuda_attention_cudnn_close(&x->cudnn);
+        dsc_cuda_cudnn_plan_close(&x->cudnn, &x->plans[i].cudnn);
+    dsc_cuda_cudnn_close(&x->cudnn);
 }
 
 static dsc_attention_kind chosen(dsc_cuda_attention *x, const attention_key *key)
@@ -424,8 +410,8 @@ dsc_status dsc_cuda_attention_choose(const dsc_cuda_launch *at, void *memory, in
     DSC_ASSERT(reinterpret_cast<uintptr_t>(memory) % 256 == 0);
     pthread_mutex_lock(&x->lock);
     out->cannot_start = x->cannot_start;
-    out->cudnn_number = x->cudnn.number;
-    snprintf(out->note, sizeof out->note, "%s", x->cudnn.note);
+    out->cudnn.number = x->cudnn.number;
+    snprintf(out->cudnn.note, sizeof out->cudnn.note, "%s", x->cudnn.note);
     const dsc_status status = try_all(&t, choice, out, err);
     pthread_mutex_unlock(&x->lock);
     return status;

@@ -8,15 +8,14 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/attention/attention_sm90.h"
-#include "kernels/cuda/measure.h"
+#include "kernels/cuda/trial.h"
 
-#include "base/clock.h"
+#include <stdio.h>
 
 namespace {
 
 /* ---- operands ---- */
 
-enum { COMPARE_BLOCKS = 64, COMPARE_THREADS = 256 };
 /* Rounding to bf16 moves a number by at most 2^-8 of it in each of both kernels: probabilities and score gradients as
  * terms of sums, and results. */
 constexpr float NEAR = 1.0f / 128;
@@ -93,13 +92,6 @@ typedef struct operands {
     int64_t q_count, k_count, v_count, out_count, lse_count, token_count, position_count;
     int results_count;
 } operands;
-
-template <class T> T *cut(char **at, int64_t count)
-{
-    T *const x = reinterpret_cast<T *>(*at);
-    *at += dsc_align_up(count * static_cast<int64_t>(sizeof(T)), 256);
-    return count > 0 ? x : NULL;
-}
 
 void cut_result(operands *o, char **at, int64_t count, int64_t stride, int64_t head_stride, int32_t heads,
                 const dsc_attention_fwd_args *a, float near, const uint16_t *weight)
@@ -249,18 +241,6 @@ dsc_status begin_gradients(const attention_trial *t, const operands *o, dsc_erro
 
 /* ---- both ---- */
 
-__device__ __forceinline__ unsigned is_far(float a, float b, float near)
-{
-    return !(fabsf(a - b) <= near); /* NaN is far */
-}
-
-/* Integers: the order in which blocks add does not matter. */
-__device__ __forceinline__ void tell(unsigned *found, unsigned mine)
-{
-    if (mine > 0)
-        atomicAdd(found, mine);
-}
-
 __global__ void compare_kernel(const result r, unsigned *found)
 {
     const int64_t first = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x;
@@ -291,31 +271,16 @@ dsc_status poison(const attention_trial *t, void *x, int64_t bytes, dsc_error *e
     return cuda_try(cudaMemsetAsync(x, 0xff, static_cast<size_t>(bytes), t->at->stream), "filling", err);
 }
 
-/* A kernel that a card, driver or compiler breaks may never end: its user gets a line instead. */
-constexpr int64_t WAIT_NS = INT64_C(10000000000), POLL_NS = INT64_C(20000);
-
 dsc_status wait(const attention_trial *t, dsc_attention_kind kind, dsc_error *err)
 {
     const bool is_cudnn = kind == DSC_ATTENTION_CUDNN, is_own = kind == DSC_ATTENTION_WARPS;
-    const char *const name = is_own ? "" : is_cudnn ? " of cuDNN" : "_sm90";
     const char *const without = is_own     ? ""
                                 : is_cudnn ? "; \"dsc\": {\"attention\": \"own\"} does without it"
                                            : "; \"dsc\": {\"gemm_plans\": \"first\"} does without it";
-    const char *const pass = t->backward ? "attention_bwd" : "attention_fwd";
-    const int64_t start_ns = dsc_clock_ns();
-    cudaError_t error;
-    while ((error = cudaStreamQuery(t->at->stream)) == cudaErrorNotReady) {
-        (void)cudaGetLastError();
-        if (dsc_clock_ns() - start_ns > WAIT_NS)
-            return DSC_FAIL(err, DSC_ERR_DEVICE, "ATTENTION", "the kernel %s%s has not ended within 10 s%s", pass, name,
-                            without);
-        dsc_clock_sleep_ns(POLL_NS);
-    }
-    if (error == cudaSuccess)
-        return DSC_OK;
-    (void)cudaGetLastError();
-    return DSC_FAIL(err, DSC_ERR_DEVICE, "ATTENTION", "the kernel %s%s: %s%s", pass, name, cudaGetErrorString(error),
-                    without);
+    char kernel[48];
+    snprintf(kernel, sizeof kernel, "%s%s", t->backward ? "attention_bwd" : "attention_fwd",
+             is_own ? "" : is_cudnn ? " of cuDNN" : "_sm90");
+    return trial_wait(t->at->stream, "ATTENTION", kernel, without, err);
 }
 
 /* A run whose results are all that is in its place. */
@@ -329,14 +294,6 @@ dsc_status run_alone(const attention_trial *t, const operands *o, dsc_attention_
     return wait(t, kind, err);
 }
 
-dsc_status fetch_found(const attention_trial *t, const operands *o, unsigned *found, dsc_error *err)
-{
-    const cudaStream_t stream = t->at->stream;
-    DSC_TRY(cuda_try(cudaGetLastError(), "a launch", err));
-    DSC_TRY(cuda_try(cudaMemcpyAsync(found, o->found, sizeof *found, cudaMemcpyDeviceToHost, stream), "a copy", err));
-    return cuda_try(cudaStreamSynchronize(stream), "a kernel", err);
-}
-
 dsc_status compare_both(const attention_trial *t, const operands *o, unsigned *found, dsc_error *err)
 {
     const cudaStream_t stream = t->at->stream;
@@ -346,20 +303,10 @@ dsc_status compare_both(const attention_trial *t, const operands *o, unsigned *f
     if (!t->backward)
         DSC_CUDA_LAUNCH(compare_lse_kernel, COMPARE_BLOCKS, COMPARE_THREADS, 0, stream, o->lse[0], o->lse[1],
                         o->lse_count, o->found);
-    return fetch_found(t, o, found, err);
+    return fetch_found("ATTENTION", stream, o->found, found, err);
 }
 
 /* ---- two runs of one kernel ---- */
-
-/* Bits of words that are the results, poison included. */
-__global__ void compare_words_kernel(const uint16_t *x, const uint16_t *y, int64_t count, unsigned *found)
-{
-    const int64_t step = static_cast<int64_t>(gridDim.x) * COMPARE_THREADS;
-    unsigned mine = 0;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x; i < count; i += step)
-        mine += x[i] != y[i];
-    tell(found, mine);
-}
 
 /* The second place has the candidate's results; its next run goes to the first. */
 dsc_status run_again(const attention_trial *t, const operands *o, unsigned *unlike, dsc_error *err)
@@ -374,7 +321,7 @@ dsc_status run_again(const attention_trial *t, const operands *o, unsigned *unli
         DSC_CUDA_LAUNCH(compare_words_kernel, COMPARE_BLOCKS, COMPARE_THREADS, 0, stream,
                         reinterpret_cast<const uint16_t *>(o->lse[0]), reinterpret_cast<const uint16_t *>(o->lse[1]),
                         2 * o->lse_count, o->found);
-    return fetch_found(t, o, unlike, err);
+    return fetch_found("ATTENTION", stream, o->found, unlike, err);
 }
 
 /* ---- times ---- */

@@ -14,7 +14,7 @@ typedef struct attention_trial {
     dsc_attention_kind own;       /* timed beside it */
     bool timed;
     void *encode; /* of dsc_cuda_attention_sm90_find */
-    const attention_cudnn *cudnn;
+    const cudnn_library *cudnn;
     void *cudnn_plan; /* for this shape and pass */
     char *memory; /* overwritten; 256-byte aligned */
     int64_t memory_bytes;

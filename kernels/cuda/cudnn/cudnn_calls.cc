@@ -79,14 +79,14 @@ dsc_status find_library(dsc_error *err)
     void *library = open_library();
     if (library == NULL || !open_parts(library)) {
         const char *why = dlerror();
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "libcudnn.so.9 does not load (%.200s); install "
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "cuDNN", "libcudnn.so.9 does not load (%.200s); install "
                         "cuDNN 9 or set LD_LIBRARY_PATH to its folder", why != NULL ? why : "no reason given");
     }
     if (!fill(&found, library))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "libcudnn.so.9 lacks calls that this build needs");
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "cuDNN", "libcudnn.so.9 lacks calls that this build needs");
     const size_t version = found.GetVersion();
     if (version < CUDNN_VERSION || version >= 100000)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.attention", "cuDNN %zu.%zu.%zu is installed and this build "
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "cuDNN", "cuDNN %zu.%zu.%zu is installed and this build "
                         "needs %d.%d.%d or a later 9; update it", version / 10000, version / 100 % 100, version % 100,
                         CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL);
     calls = found;
@@ -141,7 +141,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     return calls.BackendExecute(handle, plan, pack);
 }
 
-/* ---- NVRTC's names: the frontend compiles kernels of norms with it, and attention has none of its own ---- */
+/* ---- NVRTC's names: the frontend compiles kernels of norms with it, and this plugin has no norms ---- */
 
 nvrtcResult nvrtcCreateProgram(nvrtcProgram *, const char *, const char *, int, const char *const *,
                                const char *const *)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/conv2d/conv2d_plan.h"
 #include "kernels/cuda/grouped_gemm_sm90.h"
 #include "kernels/cuda/gemm/gemm_cublaslt.h"
 #include "kernels/cuda_plugin.h"
@@ -225,6 +226,7 @@ static dsc_status begin(cuda_device *d, const dsc_device_options *options, dsc_e
     snprintf(card, sizeof card, "%s, sm_%d, %d multiprocessors", d->name, d->arch, d->multiprocessors);
     DSC_TRY(dsc_cuda_gemm_open(d->alloc, card, &d->gemm, err));
     d->grouped = d->arch == 90 && options->plans != DSC_GEMM_FIRST ? dsc_cuda_grouped_sm90_find() : NULL;
+    DSC_TRY(dsc_cuda_conv2d_open(options, d->arch, &d->conv2d, err));
     return dsc_cuda_attention_open(options, d->arch, &d->attention, err);
 }
 
@@ -233,10 +235,11 @@ static void cuda_close(dsc_device *device)
     cuda_device *d = (cuda_device *)device;
     DSC_ASSERT(d->stream_count == 0);
     DSC_ASSERT(d->event_count == 0);
-    dsc_cuda_mem_close(&d->base, &d->attention_workspace);
+    dsc_cuda_mem_close(&d->base, &d->cudnn_workspace);
     DSC_ASSERT(d->buffer_count == 0);
     (void)cudaSetDevice(d->index);
     dsc_cuda_attention_close(&d->attention);
+    dsc_cuda_conv2d_close(&d->conv2d);
     dsc_cuda_gemm_close(&d->gemm);
     dsc_cuda_arena_close(d);
     if (d->setup != NULL && !d->hangs)
@@ -320,19 +323,34 @@ static dsc_status cuda_gemm_prepare(dsc_device *device, const dsc_gemm_args *sha
 }
 
 /* Before `reserve`, so the buffer is an allocation of its own, which the plan finds among the libraries'. */
+static dsc_status size_cudnn_workspace(cuda_device *d, dsc_error *err)
+{
+    const int64_t bytes = dsc_max_i64(dsc_cuda_attention_workspace_bytes(d->attention),
+                                      dsc_cuda_conv2d_workspace_bytes(d->conv2d));
+    dsc_status status = DSC_OK;
+    if (bytes > d->cudnn_workspace.bytes) {
+        dsc_cuda_mem_close(&d->base, &d->cudnn_workspace);
+        status = dsc_cuda_mem_open(&d->base, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, bytes, &d->cudnn_workspace, err);
+    }
+    dsc_cuda_attention_set_workspace(d->attention, d->cudnn_workspace.ptr, d->cudnn_workspace.bytes);
+    dsc_cuda_conv2d_set_workspace(d->conv2d, d->cudnn_workspace.ptr, d->cudnn_workspace.bytes);
+    return status == DSC_ERR_NOMEM ? DSC_OK : status;
+}
+
 static dsc_status cuda_attention_prepare(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err)
 {
     cuda_device *d = (cuda_device *)device;
     DSC_TRY(dsc_cuda_enter(d, err));
     dsc_cuda_attention_prepare(d->attention, shape);
-    const int64_t bytes = dsc_cuda_attention_workspace_bytes(d->attention);
-    if (bytes <= d->attention_workspace.bytes)
-        return DSC_OK;
-    dsc_cuda_mem_close(device, &d->attention_workspace);
-    const dsc_status status =
-        dsc_cuda_mem_open(device, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, bytes, &d->attention_workspace, err);
-    dsc_cuda_attention_set_workspace(d->attention, d->attention_workspace.ptr, d->attention_workspace.bytes);
-    return status == DSC_ERR_NOMEM ? DSC_OK : status;
+    return size_cudnn_workspace(d, err);
+}
+
+static dsc_status cuda_conv2d_prepare(dsc_device *device, const dsc_conv2d_args *shape, dsc_error *err)
+{
+    cuda_device *d = (cuda_device *)device;
+    DSC_TRY(dsc_cuda_enter(d, err));
+    dsc_cuda_conv2d_prepare(d->conv2d, shape);
+    return size_cudnn_workspace(d, err);
 }
 
 static dsc_status cuda_gemm_plans_get(dsc_device *device, char *text, int64_t capacity, int64_t *bytes, dsc_error *err)
@@ -340,6 +358,7 @@ static dsc_status cuda_gemm_plans_get(dsc_device *device, char *text, int64_t ca
     cuda_device *d = (cuda_device *)device;
     DSC_TRY(dsc_cuda_gemm_plans_get(d->gemm, text, capacity, bytes, err));
     dsc_cuda_attention_plans_get(d->attention, text, capacity, bytes);
+    dsc_cuda_conv2d_plans_get(d->conv2d, text, capacity, bytes);
     return DSC_OK;
 }
 
@@ -349,7 +368,9 @@ static dsc_status cuda_gemm_plans_set(dsc_device *device, const char *text, int6
     DSC_TRY(dsc_cuda_enter(d, err));
     d->plans_chosen++;
     DSC_TRY(dsc_cuda_gemm_plans_set(d->gemm, text, others, err));
-    dsc_cuda_attention_plans_set(d->attention, dsc_cuda_gemm_plans_are_mine(d->gemm, text) ? text : NULL, others);
+    const char *const mine = dsc_cuda_gemm_plans_are_mine(d->gemm, text) ? text : NULL;
+    dsc_cuda_attention_plans_set(d->attention, mine, others);
+    dsc_cuda_conv2d_plans_set(d->conv2d, mine, others);
     return DSC_OK;
 }
 
@@ -404,6 +425,8 @@ const dsc_device_ops dsc_device_cuda = {
     dsc_cuda_wait_begin,
     dsc_cuda_wait_end,
     dsc_cuda_waited_ns,
+    cuda_conv2d_prepare,
+    dsc_cuda_stream_conv2d_is_whole,
 };
 
 /* ---- as a plugin ---- */

@@ -53,8 +53,9 @@ typedef struct cuda_device {
     double peak_bytes;
     dsc_cuda_gemm *gemm;
     dsc_cuda_attention *attention;
+    dsc_cuda_conv2d *conv2d;
     void *grouped;               /* dsc_cuda_grouped_sm90_find */
-    dsc_buf attention_workspace; /* for cuDNN's plans, of the compute stream */
+    dsc_buf cudnn_workspace;     /* for the plans of attentions and convolutions, of the compute stream */
     cudaStream_t setup; /* zeroes new memory */
     uint64_t plans_chosen; /* how often: what was recorded before has other algorithms */
     struct { dsc_watch_fn fn; void *user; } watch[DSC_CUDA_WATCHES];
@@ -128,6 +129,8 @@ dsc_status dsc_cuda_host_call(dsc_stream *stream, dsc_host_fn fn, const void *ar
 dsc_status dsc_cuda_call_run(cuda_stream *stream, const cuda_call *call, dsc_error *err);
 /* Turns a CUDA error of the stream's work into the device's failure, with the stream and its last kernel. */
 dsc_status dsc_cuda_stream_check(cuda_stream *stream, cudaError_t error, dsc_error *err);
+
+bool dsc_cuda_stream_conv2d_is_whole(dsc_stream *stream, const dsc_conv2d_args *args);
 
 /* waits_cuda.cu */
 void dsc_cuda_wait_begin(dsc_stream *stream);

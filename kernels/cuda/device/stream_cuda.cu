@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/conv2d/conv2d_plan.h"
 #include "kernels/cuda/gemm/gemm_cublaslt.h"
 
 #define POLL_SPIN_NS INT64_C(100000) /* a step's last microseconds are not slept away */
@@ -275,7 +276,7 @@ static dsc_cuda_launch place_of(const cuda_stream *s)
 {
     const cuda_device *d = s->device;
     return { s->handle,        d->multiprocessors, d->arch,   d->shared_bytes, d->gemm, d->attention,
-             s->workspace.ptr, s->workspace.bytes, d->grouped };
+             s->workspace.ptr, s->workspace.bytes, d->grouped, d->conv2d };
 }
 
 static dsc_status launch(cuda_stream *s, const cuda_call *call, dsc_error *err)
@@ -343,6 +344,11 @@ dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void 
     return dsc_cuda_section_call(of(stream), &call, err);
 }
 
+bool dsc_cuda_stream_conv2d_is_whole(dsc_stream *stream, const dsc_conv2d_args *args)
+{
+    return dsc_cuda_conv2d_is_whole(of(stream)->device->conv2d, args);
+}
+
 /* A failure in between is the device's: whatever failed was the first work that it was given. */
 dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err)
 {
@@ -360,6 +366,8 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
                             : dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
     if (status == DSC_OK)
         status = dsc_cuda_attention_choose(&at, d->arena.base, d->arena.bytes, choice, &out->attention, &why);
+    if (status == DSC_OK)
+        status = dsc_cuda_conv2d_choose(&at, d->arena.base, d->arena.bytes, choice, &out->convolutions, &why);
     if (status != DSC_OK) {
         d->hangs = cudaStreamQuery(s->handle) == cudaErrorNotReady;
         (void)cudaGetLastError();

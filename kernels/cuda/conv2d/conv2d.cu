@@ -403,9 +403,3 @@ dsc_status dsc_cuda_run_DEPTHWISE_DW(const dsc_cuda_launch *at, const void *args
     DSC_CUDA_FOR_DTYPE(a->dtype, T, depthwise_dw<T>(at, a));
     return DSC_OK;
 }
-
-/* Products of windows serve GPUs (models/conv2d.c). */
-dsc_status dsc_cuda_run_CONV2D(const dsc_cuda_launch *at, const void *args, dsc_error *err)
-{
-    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CONV2D", "a GPU has no such kernel; expected WINDOWS and GEMM");
-}
