@@ -32,6 +32,18 @@ void dsc_probe_stage_modules(const dsc_engine *engine, int32_t *first, int32_t *
     *first = engine->stages.own.first;
     *end = *first + engine->stages.own.count;
 }
+int64_t dsc_probe_scalar_bytes(const dsc_engine *engine)
+{
+    const dsc_layout *layout = &engine->layout;
+    int64_t numbers =
+        dsc_step_stat_count(&engine->config) + dsc_model_router_stats(engine->model, engine->config.micro_steps_most);
+    if (dsc_batch_targets(engine->model) >= 0 && engine->input.masks)
+        numbers += 1; /* counted targets */
+    if (engine->config.own.check_replicas > 0)
+        numbers += (int64_t)layout->group_count * layout->world_size; /* fingerprints */
+    return (engine->place.size - 1) * (numbers * (int64_t)sizeof(double) + (int64_t)sizeof(dsc_fixed_sum));
+}
+
 const dsc_plan *dsc_probe_plan(const dsc_engine *engine) { return &engine->plan; }
 dsc_zero *dsc_probe_zero(const dsc_engine *engine) { return engine->zero; }
 

@@ -40,6 +40,9 @@ bool *dsc_probe_trains_tied(dsc_engine *engine);
 /* Modules of the whole model that this rank's stage has: [*first, *end). */
 void dsc_probe_stage_modules(const dsc_engine *engine, int32_t *first, int32_t *end);
 const dsc_plan *dsc_probe_plan(const dsc_engine *engine);
+/* Bytes of numbers that this rank receives in each step beside parameters and gradients, if replicas are compared in
+ * all steps or none. */
+int64_t dsc_probe_scalar_bytes(const dsc_engine *engine);
 dsc_zero *dsc_probe_zero(const dsc_engine *engine);
 
 /* ---- communicators ---- */

@@ -13,6 +13,8 @@ void run_expect_same(const run_result *a, const run_result *b);
 /* The test fails unless what was planned is what was taken, to 1 %, and 16 KiB for tables in models as small as a
  * test's, and what was sent. */
 void run_expect_planned(const run_result *r);
+/* The same where `more` bytes travel in a step beside what is planned and the scalars (dsc_probe_scalar_bytes). */
+void run_expect_planned_beside(const run_result *r, int64_t more);
 
 /* For `after`: fails unless each rank has taken what was planned, to 1 % and 16 KiB. */
 dsc_status run_memory_is_planned(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);

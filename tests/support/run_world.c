@@ -214,6 +214,7 @@ static void measure(dsc_engine *engine, run_result *out)
     out->tracked_peak = stats.tracked_peak_bytes;
     out->planned = stats.planned_bytes;
     out->wire_planned = dsc_probe_plan(engine)->traffic.wire_bytes;
+    out->wire_scalars = dsc_probe_scalar_bytes(engine);
     out->pass_reads_planned = dsc_probe_plan(engine)->traffic.pass_read_bytes;
     for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
         static const char *const states[4] = { "params", "grads", "master", "moments" };

@@ -18,6 +18,7 @@ typedef struct run_result {
     int64_t state_bytes[4]; /* rank 0's measured params, grads, master, moments */
     int64_t device_planned, device_peak; /* rank 0's device tier */
     int64_t wire_planned, wire_bytes; /* from other ranks to rank 0 in a step: by the plan; the mean of all */
+    int64_t wire_scalars;             /* dsc_probe_scalar_bytes of rank 0 */
     int64_t pass_reads_planned;       /* bytes of files that the passes of a step read */
     int64_t tracked_peak, planned, alloc_calls_after_first, alloc_calls_at_end;
     float *state; /* master, m, v of every tensor in order; freed by the caller; NULL: not asked for, or a failure */
