@@ -54,6 +54,16 @@ static void tell_attention(const dsc_engine *engine, const dsc_attention_tried *
         return;
     dsc_log_printf(&engine->log, DSC_LOG_INFO, "attention: %d of %d passes tried, %d take the kernel of warpgroups",
                    (int)found->tried, (int)found->shapes, (int)found->changed);
+    if (found->stored_wrong > 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING,
+                       "attention: stored score gradients give wrong numbers on this "
+                       "GPU for %d of %d passes, which compute them twice; please report it",
+                       (int)found->stored_wrong, (int)found->stored_tried);
+    if (found->stored_taken > 0)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO,
+                       "attention: %d of %d backward passes are faster with stored score "
+                       "gradients",
+                       (int)found->stored_taken, (int)found->stored_tried);
 }
 
 /* Only where cuDNN is wanted for a shape. `of`: "attention". */

@@ -89,6 +89,7 @@ typedef struct dsc_attention_bwd_args {
     const void *sinks;
     float *d_sinks; /* [H] overwritten: samples and tokens are added in an order of the shape; NULL: frozen */
     dsc_dtype dtype;
+    int64_t stored_bytes; /* of scratch behind dsc_attention_stored_at, for score gradients; 0: none */
 } dsc_attention_bwd_args;
 
 /* Whether a logit is another number than the scaled score. */
@@ -143,6 +144,51 @@ static inline int64_t dsc_attention_head_stride(int64_t head_stride, int32_t hea
 #define DSC_ATTENTION_WORKERS 32
 int64_t dsc_attention_fwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size);
 int64_t dsc_attention_bwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size);
+
+/* ---- stored score gradients ----
+ *
+ * GPUs may store the score gradients of some heads between the kernel of dk, dv and that of dq, which then computes no
+ * scores. They lie in tiles of 64 keys and 64 queries, in bf16 and before `scale`. Pieces of 128 keys have one row of
+ * tiles for each 64 keys: all queries or, without `all`, those from the piece's first key on. */
+#define DSC_ATTENTION_STORED_TILE 64
+#define DSC_ATTENTION_STORED_TILE_BYTES (2 * DSC_ATTENTION_STORED_TILE * DSC_ATTENTION_STORED_TILE)
+#define DSC_ATTENTION_STORED_KEYS 128
+#define DSC_ATTENTION_STORED_HEAD_MIN 40
+#define DSC_ATTENTION_STORED_HEAD_MAX 128
+/* Pieces whose score gradients exist at once: some for each multiprocessor of a large GPU. */
+#define DSC_ATTENTION_STORED_PIECES 512
+
+DSC_ATTENTION_ANYWHERE static inline int32_t dsc_attention_stored_pieces(int32_t tokens)
+{
+    return (tokens + DSC_ATTENTION_STORED_KEYS - 1) / DSC_ATTENTION_STORED_KEYS;
+}
+
+/* Tiles of a head before those of `piece`. */
+DSC_ATTENTION_ANYWHERE static inline int64_t dsc_attention_stored_before(int32_t tokens, bool all, int32_t piece)
+{
+    const int64_t queries = (tokens + DSC_ATTENTION_STORED_TILE - 1) / DSC_ATTENTION_STORED_TILE;
+    return 2 * (queries * piece - (all ? 0 : (int64_t)piece * (piece - 1)));
+}
+
+DSC_ATTENTION_ANYWHERE static inline int64_t dsc_attention_stored_head_bytes(int32_t tokens, bool all)
+{
+    return dsc_attention_stored_before(tokens, all, dsc_attention_stored_pieces(tokens)) *
+           DSC_ATTENTION_STORED_TILE_BYTES;
+}
+
+/* The number within its head of the tile of keys from 64 * key_tile on and queries from 64 * query_tile on. */
+DSC_ATTENTION_ANYWHERE static inline int64_t dsc_attention_stored_tile(int32_t tokens, bool all, int32_t key_tile,
+                                                                       int32_t query_tile)
+{
+    const int32_t queries = (tokens + DSC_ATTENTION_STORED_TILE - 1) / DSC_ATTENTION_STORED_TILE;
+    const int32_t piece = key_tile / 2, first = all ? 0 : 2 * piece;
+    return dsc_attention_stored_before(tokens, all, piece) + key_tile % 2 * (queries - first) + query_tile - first;
+}
+
+/* Scratch for the gradients of this forward pass behind dsc_attention_stored_at bytes: of some heads, and at most
+ * `most`. 0: no kernel stores the scores of such a shape, or they do not fit. Pointers in `shape` are ignored. */
+int64_t dsc_attention_stored_bytes(const dsc_attention_fwd_args *shape, int64_t most);
+int64_t dsc_attention_stored_at(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size);
 
 #ifdef __cplusplus
 }

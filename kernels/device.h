@@ -115,6 +115,7 @@ typedef struct dsc_cudnn_tried {
 typedef struct dsc_attention_tried {
     int32_t shapes, tried, changed, wrong;
     bool cannot_start;
+    int32_t stored_tried, stored_taken, stored_wrong;
     dsc_cudnn_tried cudnn;
 } dsc_attention_tried;
 

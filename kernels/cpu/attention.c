@@ -40,6 +40,24 @@ int64_t dsc_attention_bwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t h
     return dsc_max_i64(deltas, worker_count(batch, tokens, heads) * bwd_worker_bytes(tokens, head_size));
 }
 
+int64_t dsc_attention_stored_at(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size)
+{
+    return dsc_align_up(dsc_attention_bwd_scratch_bytes(batch, tokens, heads, head_size), 256);
+}
+
+/* Heads that share keys are stored together. */
+int64_t dsc_attention_stored_bytes(const dsc_attention_fwd_args *a, int64_t most)
+{
+    const int64_t group = a->heads / a->kv_heads * dsc_attention_stored_head_bytes(a->tokens, a->keys.all);
+    const int64_t groups =
+        dsc_min_i64((int64_t)a->batch * a->kv_heads,
+                    dsc_div_ceil(DSC_ATTENTION_STORED_PIECES, dsc_attention_stored_pieces(a->tokens)));
+    const bool fits = a->dtype == DSC_BF16 && a->head_size >= DSC_ATTENTION_STORED_HEAD_MIN &&
+                      a->head_size <= DSC_ATTENTION_STORED_HEAD_MAX &&
+                      dsc_attention_is_plain(&a->keys, &a->logits, a->sinks);
+    return fits && most >= group ? group * dsc_min_i64(groups, most / group) : 0;
+}
+
 /* One call: items are handed to workers as they become free. A worker, not a thread, owns a part of the scratch: a
  * thread's number says nothing when the caller is itself inside a parallel region. */
 typedef struct attention_job {

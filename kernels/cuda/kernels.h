@@ -19,6 +19,7 @@ typedef struct dsc_cuda_launch {
     int32_t multiprocessors;
     int32_t arch; /* 90 for sm_90 */
     int32_t shared_bytes; /* shared memory that a block may have */
+    int32_t l2_bytes;
     dsc_cuda_gemm *gemm;
     dsc_cuda_attention *attention;
     void *workspace; /* device memory of this stream */

@@ -106,6 +106,14 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void *
                  : "memory");
 }
 
+/* The transpose of an 8x8 matrix: lane l has elements 2t, 2t+1 of row g. */
+__device__ __forceinline__ unsigned transpose_8x8(unsigned x)
+{
+    unsigned r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(x));
+    return r;
+}
+
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -256,6 +264,15 @@ __device__ __forceinline__ void copy_box(void *shared, const CUtensorMap *map, m
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(shared_address(shared)),
                  "l"(map), "r"(shared_address(b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+                 : "memory");
+}
+
+/* `bytes` in a row, a multiple of 16 as both addresses are. The barrier hears of each. By one thread. */
+__device__ __forceinline__ void copy_bytes(void *shared, const void *global, unsigned bytes, mbarrier *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
+                     shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(b))
                  : "memory");
 }
 

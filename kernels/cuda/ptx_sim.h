@@ -74,6 +74,27 @@ template <bool TRANS> inline void sim_ldmatrix(unsigned (&r)[4], const void *row
 inline void ldmatrix_x4(unsigned (&r)[4], const void *row) { sim_ldmatrix<false>(r, row); }
 inline void ldmatrix_x4_trans(unsigned (&r)[4], const void *row) { sim_ldmatrix<true>(r, row); }
 
+struct sim_word {
+    unsigned x, r;
+};
+
+inline unsigned transpose_8x8(unsigned x)
+{
+    sim_word mine = { x, 0 };
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) CUSIM_OWN {
+        for (int lane = 0; lane < 32; lane++) {
+            const int g = lane / 4, t = lane % 4;
+            unsigned r = 0;
+            for (int side = 0; side < 2; side++) { /* element (2t + side, g) */
+                const unsigned from = static_cast<sim_word *>(w.given[(2 * t + side) * 4 + g / 2])->x;
+                r |= (from >> 16 * (g % 2) & 0xffffu) << 16 * side;
+            }
+            static_cast<sim_word *>(w.given[lane])->r = r;
+        }
+    });
+    return mine.r;
+}
+
 struct sim_mma { float *d; const unsigned *a; unsigned b[2]; };
 
 CUSIM_OWN inline float sim_half(unsigned pair, int which)
@@ -272,6 +293,14 @@ inline void sim_copy_box(unsigned to, const CUtensorMap &map, const int (&c)[4])
     }
 }
 
+inline sim_barrier *sim_published(mbarrier *b)
+{
+    for (const void *hidden : sim_unpublished_now().barriers)
+        if (hidden == b)
+            cusim::broken("a copy's barrier was not published");
+    return sim_barrier_of(b);
+}
+
 inline void copy_box(void *shared, const CUtensorMap *map, mbarrier *b, int c0, int c1, int c2, int c3)
 {
     const unsigned to = shared_address(shared);
@@ -280,14 +309,26 @@ inline void copy_box(void *shared, const CUtensorMap *map, mbarrier *b, int c0, 
         cusim::broken("a tensor map of four dimensions and rows of 128 bytes is meant");
     if (to % 1024 != 0)
         cusim::broken("a box is copied to a shared memory address that is not a multiple of 1024");
-    for (const void *hidden : sim_unpublished_now().barriers)
-        if (hidden == b)
-            cusim::broken("a copy's barrier was not published");
-    sim_barrier *s = sim_barrier_of(b);
+    sim_barrier *s = sim_published(b);
     const CUtensorMap kept = *map; /* a kernel's argument is on the thread's stack here */
     cusim::start_async([=] {
         sim_copy_box(to, kept, { c0, c1, c2, c3 });
         s->bytes -= static_cast<int32_t>(kept.box[0] * kept.box[1] * kept.box[2] * kept.box[3] * 2);
+        (void)sim_arrived(s);
+    });
+}
+
+inline void copy_bytes(void *shared, const void *global, unsigned bytes, mbarrier *b)
+{
+    const unsigned to = shared_address(shared);
+    const char *const from = static_cast<const char *>(global);
+    if (to % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0)
+        cusim::broken("bytes are copied whose addresses or number are no multiples of 16");
+    sim_barrier *s = sim_published(b);
+    cusim::start_async([=] {
+        for (unsigned i = 0; i < bytes; i += 16)
+            sim_copy_part(cusim::dynamic_shared() + to + i, from + i, 16);
+        s->bytes -= static_cast<int32_t>(bytes);
         (void)sim_arrived(s);
     });
 }

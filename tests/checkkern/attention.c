@@ -180,6 +180,22 @@ static dsc_attention_fwd_args forward_open(problem *p, tensors *x, bool want_lse
     return forward_args(p, x);
 }
 
+/* Room for the score gradients of some heads: as in a run, or of so few that there are several waves of heads. */
+static int64_t stored_bytes(const problem *p)
+{
+    const shape *s = &p->s;
+    const dsc_attention_fwd_args args = { .batch = s->batch,
+                                          .tokens = s->tokens,
+                                          .heads = s->heads,
+                                          .kv_heads = s->kv_heads,
+                                          .head_size = s->size,
+                                          .dtype = p->dtype,
+                                          .keys = { .all = s->all, .window = s->window },
+                                          .logits = logits_of(p) };
+    const int64_t group = s->heads / s->kv_heads * dsc_attention_stored_head_bytes(s->tokens, s->all);
+    return dsc_attention_stored_bytes(&args, bench_only ? INT64_C(512) << 20 : group + group / 2);
+}
+
 /* The forward pass's results become inputs, rounded to what a kernel would have written. */
 static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
 {
@@ -202,8 +218,9 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
     three(grad, s, CK_OUT, p->dtype, name);
     x->dq = grad[0], x->dk = grad[1], x->dv = grad[2];
     x->d_sinks = s->sinks ? ck_buf(CK_OUT, DSC_F32, s->heads, "d_sinks") : NULL;
-    x->scratch = ck_buf(CK_SCRATCH, DSC_U8, dsc_attention_bwd_scratch_bytes(s->batch, s->tokens, s->heads, s->size),
-                        "scratch");
+    const int64_t stored = stored_bytes(p);
+    x->scratch =
+        ck_buf(CK_SCRATCH, DSC_U8, dsc_attention_stored_at(s->batch, s->tokens, s->heads, s->size) + stored, "scratch");
     return (dsc_attention_bwd_args){ .dq = address(&x->dq), .dk = address(&x->dk), .dv = address(&x->dv),
                                      .d_out = address(&x->d_out), .out = address(&x->out), .lse = x->lse,
                                      .q = address(&x->q), .k = address(&x->k), .v = address(&x->v),
@@ -212,7 +229,7 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
                                      .tokens = s->tokens, .heads = s->heads, .kv_heads = s->kv_heads,
                                      .head_size = s->size, .head_stride = x->q.apart, .scale = (float)p->scale,
                                      .keys = keys_of(p), .logits = logits_of(p), .sinks = x->sinks,
-                                     .d_sinks = x->d_sinks, .dtype = p->dtype };
+                                     .d_sinks = x->d_sinks, .dtype = p->dtype, .stored_bytes = stored };
 }
 
 /* ---- against the double reference ---- */
@@ -299,8 +316,11 @@ static bool warpgroups_case(const shape *s, const char *kind, const char *name)
            align_case(true);
 }
 
-/* In plans' lines: a run's "warpgroups" is one of them. */
-static const char *const warpgroups_kinds[] = { "warpgroups-in-turn", "warpgroups-ahead", "warpgroups-staying" };
+/* In plans' lines: a run's "warpgroups" is one of them. The last is one of gradients alone. */
+static const char *const warpgroups_kinds[] = { "warpgroups-in-turn", "warpgroups-ahead", "warpgroups-staying",
+                                                "warpgroups-stored" };
+
+static size_t kinds_of(dsc_kernel kernel) { return DSC_COUNT(warpgroups_kinds) - (kernel == DSC_KERNEL_ATTENTION_FWD); }
 
 /* Runs the kernel of warps, then checks the others. `shape_args`: what the choice is made by. */
 static void check_both(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify,
@@ -314,8 +334,9 @@ static void check_both(dsc_kernel kernel, const void *args, int64_t args_bytes, 
         before[i] = ck_attention_doubles(results[i]->rows * results[i]->cols);
         read_view(results[i], before[i]);
     }
-    for (size_t k = 0; k < DSC_COUNT(warpgroups_kinds); k++) {
-        (void)ck_device_choose_attention(shape_args, warpgroups_kinds[k]);
+    for (size_t k = 0; k < kinds_of(kernel); k++) {
+        if (!ck_device_choose_attention(shape_args, warpgroups_kinds[k]))
+            ck_fail("the shape does not take the kernel %s", warpgroups_kinds[k]);
         ck_kernel(kernel, args, args_bytes, verify);
         const bool adds_alike = kernel == DSC_KERNEL_ATTENTION_BWD || k == 0;
         for (int32_t i = 0; i < count && ck_device_is_simulated() && adds_alike; i++)
@@ -520,9 +541,10 @@ static void bench_kind(const char *kind, dsc_kernel kernel, const void *args, in
 }
 
 /* On cards that have two kernels of each pass. `product`: multiply-adds of one. */
-static void bench_warpgroups(const char *kind, const shape *s, int64_t product)
+static void bench_warpgroups(size_t number, const shape *s, int64_t product)
 {
-    if (warpgroups_case(s, kind, "bench attention_fwd")) {
+    const char *const kind = warpgroups_kinds[number];
+    if (number < kinds_of(DSC_KERNEL_ATTENTION_FWD) && warpgroups_case(s, kind, "bench attention_fwd")) {
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
         bench_kind(kind, DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, &args, 2 * product);
@@ -577,7 +599,7 @@ static void bench(const shape *s, dsc_dtype dtype)
         ck_attention_close(&now);
     }
     for (size_t k = 0; k < DSC_COUNT(warpgroups_kinds); k++)
-        bench_warpgroups(warpgroups_kinds[k], s, product);
+        bench_warpgroups(k, s, product);
     bench_cudnn(s, product);
 }
 

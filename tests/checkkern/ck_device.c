@@ -175,7 +175,7 @@ static void choose_in_text(char *text, int64_t room, const char *kind)
     }
 }
 
-/* The plans of `text` with another kind; true: the shape takes it. `text` becomes what the plans are then. */
+/* The plans of `text` with another kind; true: a pass of the shape takes it. `text` becomes what the plans are then. */
 static bool set_choice(char *text, int64_t room, const char *kind, const char *shape)
 {
     int64_t bytes, others;
@@ -184,9 +184,12 @@ static bool set_choice(char *text, int64_t room, const char *kind, const char *s
     if (dsc_gemm_plans_set(gpu.device, text, &others, &err) != DSC_OK ||
         dsc_gemm_plans_get(gpu.device, text, room, &bytes, &err) != DSC_OK)
         ck_fail("choosing a kernel: %s", err.message);
-    const char *const line = strstr(text, shape), *const end = line != NULL ? strchr(line, '\n') : NULL;
-    const char *const by = line != NULL ? strstr(line, " by ") : NULL;
-    return by != NULL && by < end && strncmp(by + 4, kind, strlen(kind)) == 0;
+    bool taken = false;
+    for (const char *line = strstr(text, shape); line != NULL; line = strstr(line + 1, shape)) {
+        const char *const end = strchr(line, '\n'), *const by = strstr(line, " by ");
+        taken = taken || (by != NULL && by < end && strncmp(by + 4, kind, strlen(kind)) == 0);
+    }
+    return taken;
 }
 
 bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *kind)

@@ -231,7 +231,7 @@ CU
     result "$serial" $? "$dir/words"
 else skip "$serial" "no nvcc here"; fi
 
-# The machine code of attention_fwd_sm90.cu, attention_bwd_sm90.cu and grouped_gemm_sm90.cu must have the instructions
+# The machine code of attention_*_sm90.cu and grouped_gemm_sm90.cu must have the instructions
 # they exist for. Sums of grouped products fill most registers, and none may go to memory.
 dump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump deps/cuda/nvidia/cu13/bin/cuobjdump 2>/dev/null | head -n 1)
 if [ -e "$plugin" ] && [ -n "$dump" ]; then
@@ -240,6 +240,33 @@ if [ -e "$plugin" ] && [ -n "$dump" ]; then
         grep -q "$instruction" "$dir/sass" || echo "no $instruction" >>"$dir/words"
     done
     [ ! -s "$dir/words" ]; result "attention for sm_90a is products of warpgroups and copies of tiles, and its waits end" $? "$dir/words"
+    # Gradients of attention compute each product once for a tile and keep their sums in registers. Those that store
+    # score gradients have the products of the kernel without, and 4 stores of 16 bytes in each of the two copies of a
+    # step. dq of them is one product of 4 terms in each of two copies, with 16 squares transposed before each.
+    awk '/Function :/ { name = $3 }
+         name ~ /(dkv|dq|dq_stored)_sm90_kernel/ {
+             if (/HGMMA/) products[name]++
+             if (/MOVM.16.MT88/) turned[name]++
+             if (/UBLKCP/) copies[name]++
+             if (/STG.E.128/) stores[name]++
+             if (/ (LDL|STL)/) print name ": registers in memory: " $0
+         }
+         END {
+             for (name in products) {
+                 if (name ~ /dq_stored/) {
+                     kinds++
+                     if (products[name] != 8 || turned[name] != 32 || !copies[name])
+                         print name ": " products[name] " products, " turned[name] + 0 " squares, " copies[name] + 0 " copies"
+                 } else if (name ~ /dkv.*Lb1ELb1E/) {
+                     kinds++
+                     plain = name; sub(/Lb1ELb1E/, "Lb1ELb0E", plain)
+                     if (products[name] != products[plain] || stores[name] != stores[plain] + 8)
+                         print name ": " products[name] " products and " stores[name] " stores, without them " products[plain] + 0 " and " stores[plain] + 0
+                 }
+             }
+             if (kinds != 4) print kinds + 0 " kernels of stored score gradients, expected 4"
+         }' "$dir/sass" >"$dir/words"
+    [ ! -s "$dir/words" ]; result "gradients of attention that store those of scores have five products" $? "$dir/words"
     # A step has 4 products of 64 x 256 x 16 in each kind, and transposes operands whose k is in rows.
     awk '/Function :/ { name = $0 } name ~ /grouped_sm90_kernel/ {
              if (/HGMMA.64x256x16.F32.BF16/) {
@@ -256,6 +283,7 @@ if [ -e "$plugin" ] && [ -n "$dump" ]; then
          }' "$dir/sass" >"$dir/words"
     [ ! -s "$dir/words" ]; result "grouped products for sm_90a are products of warpgroups, and their sums stay in registers" $? "$dir/words"
 else
+    skip "gradients of attention that store those of scores have five products" "no $([ -e "$plugin" ] && echo cuobjdump || echo libdsc_cuda.so) here"
     skip "grouped products for sm_90a are products of warpgroups, and their sums stay in registers" "no $([ -e "$plugin" ] && echo cuobjdump || echo libdsc_cuda.so) here"
     skip "attention for sm_90a is products of warpgroups and copies of tiles, and its waits end" "no $([ -e "$plugin" ] && echo cuobjdump || echo libdsc_cuda.so) here"
 fi

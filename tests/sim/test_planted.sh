@@ -29,6 +29,8 @@ check "keys that are not waited for are found" "$sim/planted/attention_fwd_sm90-
     '^not ok 1 - attention_fwd |^cusim: deadlock inside .?sm90_kernel' "$groups"
 check "values that are given back too early are found" "$sim/planted/attention_fwd_sm90-early" no '^not ok 1 - attention_fwd ' "$groups"
 check "queries that are given back too early are found" "$sim/planted/attention_bwd_sm90-early" no '^not ok 2 - attention_bwd ' "$groups"
+check "keys that are given back too early are found" "$sim/planted/attention_dq_sm90-early" no '^not ok 2 - attention_bwd ' "$groups"
+check "score gradients in the place of another head are found" "$sim/planted/attention_bwd_sm90-head" no '^not ok 2 - attention_bwd ' "$groups"
 wide='grouped_gemm wide*more steps than stages' # two experts
 check "grouped products by warpgroups as they are" "$sim/checkkern" yes '^ok 3 - grouped_gemm wide weight ' "$wide"
 check "operands that are not waited for are found" "$sim/planted/grouped_gemm_sm90-wait" no \

@@ -7,6 +7,9 @@
  * beside the second product, in dq also beside the last product of the tile before. Numbers of queries come with their
  * tile, by a second warp of the copying warpgroup.
  *
+ * Scores are computed by both kernels, in seven products. With room for the score gradients of some heads, the first
+ * kernel stores these, and dq is one product over them: five products. Waves of heads then share the room.
+ *
  * The order of all sums is that of attention_bwd.cu, so that where both kinds of products add up alike both give the
  * same bits. The kernel of a shape is chosen by measurement (attention_plan.cu).
  * SPDX-License-Identifier: Apache-2.0 */
@@ -29,6 +32,7 @@ template <int DP> struct key_side {
     int32_t key;                /* its first */
     float scale2;
     hidden_rows<1> hidden;
+    int64_t next_head; /* bytes from behind a head's stored tiles to the next head's first */
 };
 
 template <int DP>
@@ -75,10 +79,10 @@ __device__ __forceinline__ void compute_keys(float (&dk)[1][DP / 8][4], float (&
 /* A tile whose scores and slopes were asked for. Asks for those of the next, unless this one is the last. Groups under
  * way at the start, the oldest first: dv of the tile before, scores, dk of the tile before, slopes. Wide heads have no
  * registers for all of them: dv is waited for, and dk comes before the scores. */
-template <int DP, bool LAST>
+template <int DP, bool STORES, bool LAST>
 __device__ __forceinline__ void key_step(float (&dk)[1][DP / 8][4], float (&dv)[1][DP / 8][4], under_way &r,
                                          const key_side<DP> &x, const place<stages<DP>()> &now,
-                                         const ring_turn<stages<DP>()> &before, bool first)
+                                         const ring_turn<stages<DP>()> &before, bool first, unsigned char *&stored)
 {
     const int numbers = now.turn.stage * TILE;
     constexpr bool WIDE = DP > 64;
@@ -101,6 +105,10 @@ __device__ __forceinline__ void key_step(float (&dk)[1][DP / 8][4], float (&dv)[
         ask_key_scores(r, x, after);
     pack_rows(r.packed, r.ds[0]);
     ask_columns<DP>(dk[0], r.packed, x.s.ring[0].tile(now.turn));
+    if (STORES) {
+        store_slopes(stored, r.packed);
+        stored += STORED_BYTES + (after.row == x.w.row ? x.next_head : 0);
+    }
     if (WIDE) {
         wgmma_wait<1>(dv[0]);
         x.s.ring[1].give_back(now.turn);
@@ -113,9 +121,10 @@ __device__ __forceinline__ void key_step(float (&dk)[1][DP / 8][4], float (&dv)[
 
 /* The next tile's products are asked for before those of this tile are waited for, so that some always are under way.
  * The sums are those of compute_keys. */
-template <int DP>
+template <int DP, bool STORES>
 __device__ __forceinline__ void compute_keys_early(float (&dk)[1][DP / 8][4], float (&dv)[1][DP / 8][4],
-                                                   const key_side<DP> &x, ring_turn<stages<DP>()> &turn)
+                                                   const key_side<DP> &x, ring_turn<stages<DP>()> &turn,
+                                                   unsigned char *stored)
 {
     under_way r;
     place<stages<DP>()> now = { turn, x.w.row };
@@ -127,8 +136,8 @@ __device__ __forceinline__ void compute_keys_early(float (&dk)[1][DP / 8][4], fl
     wgmma_commit(); /* dk of a tile before */
     ask_key_slopes(r, x, now);
     for (int32_t j = 0; j + 1 < x.w.steps; j++, before = now.turn, now.next(x.w))
-        key_step<DP, false>(dk, dv, r, x, now, before, j == 0);
-    key_step<DP, true>(dk, dv, r, x, now, before, x.w.steps == 1);
+        key_step<DP, STORES, false>(dk, dv, r, x, now, before, j == 0, stored);
+    key_step<DP, STORES, true>(dk, dv, r, x, now, before, x.w.steps == 1, stored);
     wgmma_wait<0>(dv[0]);
     wgmma_wait<0>(dk[0]);
     x.s.ring[0].give_back(now.turn);
@@ -142,37 +151,54 @@ __device__ __forceinline__ void compute_keys_early(float (&dk)[1][DP / 8][4], fl
 struct key_piece {
     walk w;
     int32_t key_head, first;
+    int64_t stored; /* heads of the wave before its own */
 };
 
 template <int DP> __device__ __forceinline__ key_piece key_piece_of(const gradient_arrays &given, uint32_t number)
 {
     const bwd_arrays &a = given.a;
     const work_piece p = piece_of<DP <= 64>(given.work, number);
-    const int32_t kv_heads = a.kv_heads, batch = static_cast<int32_t>(p.pair) / kv_heads;
-    const int32_t key_head = static_cast<int32_t>(p.pair) % kv_heads;
+    const int32_t pair = given.first_pair + static_cast<int32_t>(p.pair);
+    const int32_t kv_heads = a.kv_heads, batch = pair / kv_heads, key_head = pair % kv_heads;
     const int32_t first = static_cast<int32_t>(p.tile) * ROWS; /* the first tiles have most queries */
     /* The query tiles from the first that sees a key of ours to the last, for each head of the group. */
     const int32_t heads = a.heads / kv_heads, tile_first = a.keys.all ? 0 : first / TILE;
     const int32_t tile_end = end_of_queries<TILE>(a, batch, tile_first, first + ROWS);
     const int32_t head = key_head * heads;
     const walk w = { (tile_end - tile_first) * heads, tile_first * TILE, tile_end * TILE, head, head + heads, batch };
-    return { w, key_head, first };
+    return { w, key_head, first, static_cast<int64_t>(p.pair) * heads };
+}
+
+/* The bytes of this lane in the first tile that its warpgroup stores. */
+__device__ __forceinline__ unsigned char *stored_of(const gradient_arrays &given, const key_piece &p, int32_t warp_row)
+{
+    const int64_t tile =
+        dsc_attention_stored_tile(given.a.tokens, given.a.keys.all, (p.first + warp_row) / TILE, p.w.row / TILE);
+    return given.stored + p.stored * given.head_bytes + tile * STORED_BYTES + warp_row % TILE / 16 * STORED_WARP_BYTES +
+           threadIdx.x % 32 * 16;
 }
 
 /* A computing warp's part of a piece. */
-template <int DP, bool EARLY>
-__device__ __forceinline__ void compute_key_piece(const gradient_tiles<DP> &s, const bwd_arrays &a, const key_piece &p,
-                                                  unsigned parity, ring_turn<stages<DP>()> &turn)
+template <int DP, bool EARLY, bool STORES>
+__device__ __forceinline__ void compute_key_piece(const gradient_tiles<DP> &s, const gradient_arrays &given,
+                                                  const key_piece &p, unsigned parity, ring_turn<stages<DP>()> &turn)
 {
+    const bwd_arrays &a = given.a;
     const int32_t warp_row = computing_warp() * 16, key = p.first + warp_row;
     const int kept = warp_row / TILE * tile_bytes<DP>();
     float dk[1][DP / 8][4] = {}, dv[1][DP / 8][4] = {};
-    const key_side<DP> x = {
-        s, a, p.w, s.kept[0] + kept, s.kept[1] + kept, key, a.scale * LOG2_E, find_hidden<1>(a, p.w.batch, key)
-    };
+    const key_side<DP> x = { s,
+                             a,
+                             p.w,
+                             s.kept[0] + kept,
+                             s.kept[1] + kept,
+                             key,
+                             a.scale * LOG2_E,
+                             find_hidden<1>(a, p.w.batch, key),
+                             STORES ? given.head_bytes - (p.w.end - p.w.row) / TILE * STORED_BYTES : 0 };
     mbarrier_wait(s.kept_full, parity);
     if (EARLY)
-        compute_keys_early(dk, dv, x, turn);
+        compute_keys_early<DP, STORES>(dk, dv, x, turn, STORES ? stored_of(given, p, warp_row) : NULL);
     else
         compute_keys(dk, dv, x, turn);
     give_back_kept(s);
@@ -210,7 +236,8 @@ __device__ __forceinline__ void load_numbers_of_pieces(const gradient_tiles<DP> 
         load_numbers_of_tiles(s, given.a, key_piece_of<DP>(given, i).w, turn);
 }
 
-template <int DP, bool EARLY>
+/* STORES: score gradients, for dsc_cuda_attention_dq_stored_sm90. */
+template <int DP, bool EARLY, bool STORES>
 __global__ void __launch_bounds__(SM90_THREADS, 1) dkv_sm90_kernel(const __grid_constant__ gradient_arrays given)
 {
     DSC_CUDA_SHARED(unsigned char, shared);
@@ -227,7 +254,7 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) dkv_sm90_kernel(const __grid_
     ring_turn<stages<DP>()> turn = { 0, 0 };
     unsigned parity = 0;
     for (uint32_t i = blockIdx.x; i < given.work.pieces; i = next_key_piece<DP>(given.work, i), parity ^= 1)
-        compute_key_piece<DP, EARLY>(s, given.a, key_piece_of<DP>(given, i), parity, turn);
+        compute_key_piece<DP, EARLY, STORES>(s, given, key_piece_of<DP>(given, i), parity, turn);
 }
 
 /* ---- launches ---- */
@@ -238,20 +265,57 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, vo
     constexpr int BYTES = gradient_tiles<DP>::BYTES;
     gradient_arrays x = {};
     DSC_TRY(describe_all(&x, a, encode, err));
-    DSC_TRY(allow_shared(dkv_sm90_kernel<DP, EARLY>, BYTES, err));
+    DSC_TRY(allow_shared(dkv_sm90_kernel<DP, EARLY, false>, BYTES, err));
     dsc_cuda_attention_delta(at, a);
     x.work = work_of(at, static_cast<int64_t>(a->batch) * a->kv_heads, x.a.tiles, stay && DP <= 64);
-    DSC_CUDA_LAUNCH((dkv_sm90_kernel<DP, EARLY>), blocks_of(at, x.work), SM90_THREADS, BYTES, at->stream, x);
+    DSC_CUDA_LAUNCH((dkv_sm90_kernel<DP, EARLY, false>), blocks_of(at, x.work), SM90_THREADS, BYTES, at->stream, x);
     return dsc_cuda_attention_dq_sm90(at, a, encode, EARLY, stay, err);
+}
+
+/* Pairs of a sample and a key head whose score gradients exist at once. They are those that the L2 cache holds, or more
+ * where these have too few pieces for the multiprocessors. Waves are equally long. */
+int64_t pairs_of_wave(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, int64_t tiles)
+{
+    constexpr int64_t PIECES_EACH = 4; /* of a multiprocessor: long ones and short ones add up to equal times */
+    const int64_t bytes = a->heads / a->kv_heads * dsc_attention_stored_head_bytes(a->tokens, a->keys.all);
+    const int64_t cached = at->l2_bytes * 3 / 4 / bytes, busy = dsc_div_ceil(PIECES_EACH * at->multiprocessors, tiles);
+    const int64_t most = dsc_min_i64(a->stored_bytes / bytes, dsc_max_i64(cached, busy));
+    const int64_t pairs = static_cast<int64_t>(a->batch) * a->kv_heads;
+    return dsc_div_ceil(pairs, dsc_div_ceil(pairs, most));
+}
+
+template <int DP>
+dsc_status launch_waves(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode, dsc_error *err)
+{
+    constexpr int BYTES = gradient_tiles<DP>::BYTES;
+    const int64_t pairs = static_cast<int64_t>(a->batch) * a->kv_heads, group = a->heads / a->kv_heads;
+    gradient_arrays x = {};
+    DSC_TRY(describe_all(&x, a, encode, err));
+    DSC_TRY(allow_shared(dkv_sm90_kernel<DP, true, true>, BYTES, err));
+    dsc_cuda_attention_delta(at, a);
+    const int64_t wave = pairs_of_wave(at, a, x.a.tiles);
+    for (int64_t first = 0; first < pairs; first += wave) {
+        const int64_t now = dsc_min_i64(wave, pairs - first);
+        x.first_pair = static_cast<int32_t>(first);
+        x.work = work_of(at, now, x.a.tiles, DP <= 64);
+        DSC_CUDA_LAUNCH((dkv_sm90_kernel<DP, true, true>), blocks_of(at, x.work), SM90_THREADS, BYTES, at->stream, x);
+        DSC_TRY(dsc_cuda_attention_dq_stored_sm90(at, a, encode, first * group, now * group, err));
+    }
+    return DSC_OK;
+}
+
+template <int DP> bool start_with_registers()
+{
+    return starts_with_registers(dkv_sm90_kernel<DP, false, false>) &&
+           starts_with_registers(dkv_sm90_kernel<DP, true, false>) &&
+           starts_with_registers(dkv_sm90_kernel<DP, true, true>);
 }
 
 } // namespace
 
 bool dsc_cuda_attention_bwd_sm90_starts(void)
 {
-    return starts_with_registers(dkv_sm90_kernel<64, false>) && starts_with_registers(dkv_sm90_kernel<64, true>) &&
-           starts_with_registers(dkv_sm90_kernel<128, false>) && starts_with_registers(dkv_sm90_kernel<128, true>) &&
-           dsc_cuda_attention_dq_sm90_starts();
+    return start_with_registers<64>() && start_with_registers<128>() && dsc_cuda_attention_dq_sm90_starts();
 }
 
 bool dsc_cuda_attention_bwd_sm90_fits(const dsc_attention_bwd_args *a)
@@ -267,10 +331,13 @@ bool dsc_cuda_attention_bwd_sm90_fits(const dsc_attention_bwd_args *a)
 dsc_status dsc_cuda_attention_bwd_sm90(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode,
                                        dsc_attention_kind kind, dsc_error *err)
 {
-    if (kind == DSC_ATTENTION_WARPGROUPS)
+    const int64_t group = a->heads / a->kv_heads * dsc_attention_stored_head_bytes(a->tokens, a->keys.all);
+    if (kind == DSC_ATTENTION_WARPGROUPS || (kind == DSC_ATTENTION_WARPGROUPS_STORED && a->stored_bytes < group))
         kind = a->head_size <= 64 ? FASTEST_TO_64 : FASTEST_TO_128;
     const bool early = kind != DSC_ATTENTION_WARPGROUPS_IN_TURN, stay = kind == DSC_ATTENTION_WARPGROUPS_STAYING;
     DSC_ASSERT(dsc_cuda_attention_bwd_sm90_fits(a));
+    if (kind == DSC_ATTENTION_WARPGROUPS_STORED)
+        return a->head_size <= 64 ? launch_waves<64>(at, a, encode, err) : launch_waves<128>(at, a, encode, err);
     if (a->head_size <= 64)
         return early ? launch<64, true>(at, a, encode, stay, err) : launch<64, false>(at, a, encode, stay, err);
     return early ? launch<128, true>(at, a, encode, stay, err) : launch<128, false>(at, a, encode, stay, err);

@@ -17,6 +17,10 @@ struct gradient_arrays {
     CUtensorMap k, v;     /* [batch, tokens, kv_heads, size] */
     bwd_arrays a;
     work_list work;
+    /* Of a wave that stores its score gradients. */
+    unsigned char *stored; /* of its first head */
+    int64_t head_bytes;
+    int32_t first_pair; /* its first pair of a sample and a head; else 0 */
 };
 
 /* Registers of the threads that copy and of those that compute. Those of wide heads need all there are for products. */
@@ -141,6 +145,42 @@ struct under_way {
     unsigned p[TILE / 16][4], packed[TILE / 16][4];
 };
 
+/* ---- stored score gradients: a tile's bytes are the registers of the warps that computed them ----
+ *
+ * A warp has 16 keys of the tile's 64. Its part has 16 queries after the other, of each the 16 bytes of each lane. */
+
+enum {
+    STORED_BYTES = DSC_ATTENTION_STORED_TILE_BYTES,
+    STORED_WARP_BYTES = STORED_BYTES / 4,
+    STORED_QUERIES_BYTES = STORED_WARP_BYTES / 4
+};
+static_assert(TILE == DSC_ATTENTION_STORED_TILE && ROWS == DSC_ATTENTION_STORED_KEYS && CONSUMERS == 2,
+              "tiles are those of the contract");
+
+/* `lane`: the tile's place for this lane of its warp. */
+__device__ __forceinline__ void store_slopes(unsigned char *lane, const unsigned (&packed)[TILE / 16][4])
+{
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++)
+        *reinterpret_cast<uint4 *>(lane + k * STORED_QUERIES_BYTES) =
+            make_uint4(packed[k][0], packed[k][1], packed[k][2], packed[k][3]);
+}
+
+/* A warp's 16 queries of the tile, by all of its keys, as the left operand. */
+__device__ __forceinline__ void load_slopes(unsigned (&left)[TILE / 16][4], const unsigned char *tile)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++) {
+        const uint4 x =
+            *reinterpret_cast<const uint4 *>(tile + k * STORED_WARP_BYTES + warp * STORED_QUERIES_BYTES + 16 * lane);
+        left[k][0] = transpose_8x8(x.x);
+        left[k][1] = transpose_8x8(x.z);
+        left[k][2] = transpose_8x8(x.y);
+        left[k][3] = transpose_8x8(x.w);
+    }
+}
+
 /* ---- launches ---- */
 
 /* q, k, v, d_out. */
@@ -163,6 +203,9 @@ inline dsc_status describe_all(gradient_arrays *x, const dsc_attention_bwd_args 
         DSC_TRY(describe(map[i], tensor[i], encode, err));
     x->a = arrays_of(a);
     x->a.tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, ROWS));
+    x->stored =
+        static_cast<unsigned char *>(a->scratch) + dsc_attention_stored_at(a->batch, a->tokens, a->heads, a->head_size);
+    x->head_bytes = dsc_attention_stored_head_bytes(a->tokens, a->keys.all);
     return DSC_OK;
 }
 
@@ -171,6 +214,9 @@ inline dsc_status describe_all(gradient_arrays *x, const dsc_attention_bwd_args 
 /* attention_dq_sm90.cu: enqueues dq after dsc_cuda_attention_delta. */
 dsc_status dsc_cuda_attention_dq_sm90(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode,
                                       bool early, bool stay, dsc_error *err);
+/* Heads first .. first + pairs - 1 of all samples, whose score gradients are stored (kernels/attention.h). */
+dsc_status dsc_cuda_attention_dq_stored_sm90(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode,
+                                             int64_t first, int64_t pairs, dsc_error *err);
 bool dsc_cuda_attention_dq_sm90_starts(void);
 
 #endif

@@ -116,7 +116,7 @@ __device__ __forceinline__ query_piece query_piece_of(const gradient_arrays &giv
 {
     const bwd_arrays &a = given.a;
     const work_piece p = piece_of<true>(given.work, number);
-    const int32_t pair = static_cast<int32_t>(p.pair), batch = pair / a.heads, head = pair % a.heads;
+    const int32_t pair = given.first_pair + static_cast<int32_t>(p.pair), batch = pair / a.heads, head = pair % a.heads;
     const int32_t first = (a.tiles - 1 - static_cast<int32_t>(p.tile)) * ROWS; /* the last tiles have most keys */
     const int32_t end = a.keys.all ? a.tokens : min(first + ROWS, a.tokens);
     const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / TILE * TILE : 0;
@@ -169,6 +169,138 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) dq_sm90_kernel(const __grid_c
         compute_query_piece<DP, EARLY>(s, given.a, query_piece_of(given, i), parity, turn);
 }
 
+/* ---- dq of stored score gradients: one product ---- */
+
+/* Shared memory: a ring of tiles of keys, each with the score gradients of the block's queries, and rows of the result.
+ */
+template <int DP> struct stored_tiles {
+    static constexpr int STAGES = DP <= 64 ? 6 : 5;
+    tile_ring<DP, STAGES> keys;
+    unsigned char *slopes; /* [STAGES, CONSUMERS] tiles */
+    uint16_t *out;
+    static constexpr int SLOPES_AT = tile_ring<DP, STAGES>::TILES_BYTES;
+    static constexpr int OUT_AT = SLOPES_AT + STAGES * CONSUMERS * STORED_BYTES;
+    static constexpr int BARRIERS_AT = OUT_AT + 2 * tile_elements(ROWS, DP);
+    static constexpr int BYTES = BARRIERS_AT + tile_ring<DP, STAGES>::BARRIERS * static_cast<int>(sizeof(mbarrier));
+
+    __device__ __forceinline__ unsigned char *slopes_of(const ring_turn<STAGES> &x) const
+    {
+        return slopes + x.stage * CONSUMERS * STORED_BYTES;
+    }
+};
+
+template <int DP> __device__ __forceinline__ stored_tiles<DP> begin_stored(unsigned char *shared)
+{
+    mbarrier *barriers = reinterpret_cast<mbarrier *>(shared + stored_tiles<DP>::BARRIERS_AT);
+    unsigned char *tiles = shared;
+    stored_tiles<DP> s;
+    s.slopes = shared + stored_tiles<DP>::SLOPES_AT;
+    s.out = reinterpret_cast<uint16_t *>(shared + stored_tiles<DP>::OUT_AT);
+    s.keys = lay_ring<DP, stored_tiles<DP>::STAGES>(&tiles, &barriers);
+    if (threadIdx.x == 0) {
+        s.keys.begin(1);
+        mbarrier_publish();
+    }
+    __syncthreads();
+    return s;
+}
+
+/* By one thread. A tile of queries behind the last row is nowhere. */
+template <int DP>
+__device__ __forceinline__ void copy_stored(const stored_tiles<DP> &s, const gradient_arrays &given,
+                                            const query_piece &p, ring_turn<stored_tiles<DP>::STAGES> &turn)
+{
+    const bwd_arrays &a = given.a;
+    const unsigned char *const head = given.stored + (p.pair - given.first_pair) * given.head_bytes;
+    const unsigned bytes = (p.first + TILE < a.tokens ? CONSUMERS : 1) * STORED_BYTES;
+    for (int32_t at = p.w.row; at < p.w.end; at += TILE, turn.next()) {
+        mbarrier *const full = &s.keys.full[turn.stage];
+        const int64_t tile = dsc_attention_stored_tile(a.tokens, a.keys.all, at / TILE, p.first / TILE);
+        s.keys.wait_free(turn);
+        mbarrier_expect(full, s.keys.TILE_BYTES + bytes);
+        copy_tile<DP>(s.keys.tile(turn), &given.k, full, at, p.w.head, p.w.batch);
+        copy_bytes(s.slopes_of(turn), head + tile * STORED_BYTES, bytes, full);
+    }
+}
+
+/* The tiles of keys that a warpgroup's queries see: row .. end - 1. */
+struct seen_rows {
+    int32_t row, end;
+};
+
+__device__ __forceinline__ seen_rows seen_by(const bwd_arrays &a, const query_piece &p, int32_t first)
+{
+    if (first >= a.tokens)
+        return { 0, 0 };
+    const int32_t row = a.starts ? first_key(a.keys, p.w.batch, a.tokens, first) / TILE * TILE : 0;
+    return { row, a.keys.all ? a.tokens : first + TILE };
+}
+
+/* Asks for a tile's part of the sum once its score gradients are in `left`; the part of the tile before is done. */
+template <int DP>
+__device__ __forceinline__ void stored_step(float (&dq)[DP / 8][4], unsigned (&left)[TILE / 16][4],
+                                            const stored_tiles<DP> &s, int32_t at, const seen_rows &seen, int group,
+                                            const ring_turn<stored_tiles<DP>::STAGES> &now, bool first,
+                                            ring_turn<stored_tiles<DP>::STAGES> &before)
+{
+    const bool sees = at >= seen.row && at < seen.end;
+    s.keys.wait_full(now);
+    if (sees)
+        load_slopes(left, s.slopes_of(now) + group * STORED_BYTES);
+    wgmma_wait<0>(dq);
+    if (!first)
+        s.keys.give_back(before);
+    if (sees)
+        ask_columns<DP>(dq, left, s.keys.tile(now));
+    before = now;
+}
+
+/* A computing warp's part of a piece. Two sets of registers take turns: products read those of the tile before. */
+template <int DP>
+__device__ __forceinline__ void compute_stored(const stored_tiles<DP> &s, const gradient_arrays &given,
+                                               const query_piece &p, ring_turn<stored_tiles<DP>::STAGES> &turn)
+{
+    const bwd_arrays &a = given.a;
+    const int32_t warp_row = computing_warp() * 16, row = p.first + warp_row, group = warp_row / TILE;
+    const seen_rows seen = seen_by(a, p, p.first + group * TILE);
+    ring_turn<stored_tiles<DP>::STAGES> before = turn;
+    unsigned left[2][TILE / 16][4];
+    float dq[1][DP / 8][4] = {};
+    wgmma_wait<0>(dq[0]); /* its zeros come before all products */
+    for (int32_t at = p.w.row; at < p.w.end; at += 2 * TILE) {
+        stored_step<DP>(dq[0], left[0], s, at, seen, group, turn, at == p.w.row, before);
+        turn.next();
+        if (at + TILE >= p.w.end)
+            break;
+        stored_step<DP>(dq[0], left[1], s, at + TILE, seen, group, turn, false, before);
+        turn.next();
+    }
+    wgmma_wait<0>(dq[0]);
+    s.keys.give_back(before);
+    if (row >= a.tokens)
+        return;
+    const float scale[1][2] = { { a.scale, a.scale } };
+    const int64_t to = static_cast<int64_t>(p.w.batch) * a.tokens * a.q_stride + p.head * a.head_stride;
+    store_warp_rows<DP, 1>(s.out, warp_row, dq, scale, a.dq + to, a.q_stride, row, a.tokens, a.size, a.dq_vectors);
+}
+
+template <int DP>
+__global__ void __launch_bounds__(SM90_THREADS, 1) dq_stored_sm90_kernel(const __grid_constant__ gradient_arrays given)
+{
+    DSC_CUDA_SHARED(unsigned char, shared);
+    const stored_tiles<DP> s = begin_stored<DP>(shared);
+    ring_turn<stored_tiles<DP>::STAGES> turn = { 0, 0 };
+    if (threadIdx.x < WARPGROUP) {
+        registers_give<COPY_REGISTERS>();
+        for (uint32_t i = blockIdx.x; threadIdx.x == 0 && i < given.work.pieces; i += gridDim.x)
+            copy_stored(s, given, query_piece_of(given, i), turn);
+        return;
+    }
+    registers_take<COMPUTE_REGISTERS>();
+    for (uint32_t i = blockIdx.x; i < given.work.pieces; i += gridDim.x)
+        compute_stored(s, given, query_piece_of(given, i), turn);
+}
+
 /* ---- launches ---- */
 
 template <int DP, bool EARLY>
@@ -183,12 +315,35 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, vo
     return DSC_OK;
 }
 
+template <int DP>
+dsc_status launch_stored(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode, int64_t first,
+                         int64_t pairs, dsc_error *err)
+{
+    constexpr int BYTES = stored_tiles<DP>::BYTES;
+    gradient_arrays x = {};
+    DSC_TRY(describe_all(&x, a, encode, err));
+    DSC_TRY(allow_shared(dq_stored_sm90_kernel<DP>, BYTES, err));
+    x.first_pair = static_cast<int32_t>(first);
+    x.work = work_of(at, pairs, x.a.tiles, true);
+    DSC_CUDA_LAUNCH((dq_stored_sm90_kernel<DP>), blocks_of(at, x.work), SM90_THREADS, BYTES, at->stream, x);
+    return DSC_OK;
+}
+
+template <int DP> bool start_with_registers()
+{
+    return starts_with_registers(dq_sm90_kernel<DP, false>) && starts_with_registers(dq_sm90_kernel<DP, true>) &&
+           starts_with_registers(dq_stored_sm90_kernel<DP>);
+}
+
 } // namespace
 
-bool dsc_cuda_attention_dq_sm90_starts(void)
+bool dsc_cuda_attention_dq_sm90_starts(void) { return start_with_registers<64>() && start_with_registers<128>(); }
+
+dsc_status dsc_cuda_attention_dq_stored_sm90(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode,
+                                             int64_t first, int64_t pairs, dsc_error *err)
 {
-    return starts_with_registers(dq_sm90_kernel<64, false>) && starts_with_registers(dq_sm90_kernel<64, true>) &&
-           starts_with_registers(dq_sm90_kernel<128, false>) && starts_with_registers(dq_sm90_kernel<128, true>);
+    return a->head_size <= 64 ? launch_stored<64>(at, a, encode, first, pairs, err)
+                              : launch_stored<128>(at, a, encode, first, pairs, err);
 }
 
 dsc_status dsc_cuda_attention_dq_sm90(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode,

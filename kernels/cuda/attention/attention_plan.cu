@@ -29,7 +29,7 @@ typedef struct attention_plan {
     bool from_text;               /* its choice comes from a text: not to be tried */
     bool has_sm90;                /* beside the kernel of warps, that of warpgroups */
     cudnn_plan cudnn;
-    dsc_attention_kind own;  /* the better of the two */
+    dsc_attention_kind own;  /* the best of dsc's own */
     dsc_attention_kind kind; /* what it takes */
 } attention_plan;
 
@@ -92,11 +92,32 @@ attention_plan *find(dsc_cuda_attention *x, const attention_key *key)
 /* Two samples show the stride between samples. More would take memory that not every run of the shape has. */
 enum { TRIAL_BATCH_MAX = 2 };
 
-/* The better of the two own kernels. */
-dsc_status choose_own(attention_trial *t, attention_plan *p, dsc_attention_tried *out, dsc_error *err)
+/* Gradients whose scores' are stored. The bits of a run's waves do not depend on the number of samples, but times do.
+ */
+dsc_status choose_stored(attention_trial *t, attention_plan *p, dsc_attention_tried *out, dsc_error *err)
 {
     attention_found found = {};
-    t->candidate = DSC_ATTENTION_WARPGROUPS, t->timed = false;
+    t->candidate = DSC_ATTENTION_WARPGROUPS_STORED, t->own = p->own;
+    t->timed = true, t->same_bits = t->at->attention->choice != DSC_GEMM_FASTEST;
+    for (int32_t batch = p->shape.batch; batch >= 1 && !found.fits; batch /= 2) {
+        t->shape.batch = batch;
+        DSC_TRY(dsc_cuda_attention_try(t, &found, err));
+    }
+    const bool may = found.fits && found.far == 0 && (found.unlike == 0 || !t->same_bits);
+    out->stored_tried += found.fits;
+    out->stored_wrong += found.far > 0;
+    if (may && found.ms[1] < MEASURE_WORTH * found.ms[0]) {
+        p->own = DSC_ATTENTION_WARPGROUPS_STORED;
+        out->stored_taken++;
+    }
+    return DSC_OK;
+}
+
+/* The better of the kernels of warps and of warpgroups. */
+dsc_status choose_warpgroups(attention_trial *t, attention_plan *p, dsc_attention_tried *out, dsc_error *err)
+{
+    attention_found found = {};
+    t->candidate = DSC_ATTENTION_WARPGROUPS, t->timed = t->same_bits = false;
     for (int32_t batch = TRIAL_BATCH_MAX; batch >= 1 && !found.fits; batch--) {
         t->shape.batch = batch < p->shape.batch ? batch : p->shape.batch;
         DSC_TRY(dsc_cuda_attention_try(t, &found, err));
@@ -116,7 +137,7 @@ dsc_status choose_cudnn(attention_trial *t, attention_plan *p, dsc_attention_tri
     const dsc_cuda_attention *x = t->at->attention;
     attention_found found = {};
     t->candidate = DSC_ATTENTION_CUDNN, t->own = p->own, t->cudnn_plan = p->cudnn.plan;
-    t->timed = x->source == DSC_CUDNN_AUTO && x->choice == DSC_GEMM_FASTEST;
+    t->timed = x->source == DSC_CUDNN_AUTO && x->choice == DSC_GEMM_FASTEST, t->same_bits = true;
     t->shape.batch = p->shape.batch;
     DSC_TRY(dsc_cuda_attention_try(t, &found, err));
     const bool is_right = found.fits && found.far == 0 && found.unlike == 0;
@@ -129,6 +150,11 @@ dsc_status choose_cudnn(attention_trial *t, attention_plan *p, dsc_attention_tri
     return DSC_OK;
 }
 
+bool stores(const attention_plan *p)
+{
+    return p->has_sm90 && p->key.backward && dsc_attention_stored_bytes(&p->shape, DSC_CUDA_ATTENTION_STORED_MOST) > 0;
+}
+
 dsc_status choose(attention_trial *t, attention_plan *p, dsc_gemm_choice choice, dsc_attention_tried *out,
                   dsc_error *err)
 {
@@ -139,7 +165,9 @@ dsc_status choose(attention_trial *t, attention_plan *p, dsc_gemm_choice choice,
         return DSC_OK;
     }
     if (p->has_sm90)
-        DSC_TRY(choose_own(t, p, out, err));
+        DSC_TRY(choose_warpgroups(t, p, out, err));
+    if (p->own == DSC_ATTENTION_WARPGROUPS && stores(p))
+        DSC_TRY(choose_stored(t, p, out, err));
     p->kind = p->own;
     return p->cudnn.plan != NULL ? choose_cudnn(t, p, out, err) : DSC_OK;
 }
@@ -179,14 +207,24 @@ void line_of(const attention_key *k, const char *kind, char line[LINE_BYTES])
 
 const char *name_of(const attention_plan *p, int kind)
 {
-    static const char *const names[DSC_ATTENTION_KINDS] = { "warps", "warpgroups", "warpgroups-in-turn",
-                                                            "warpgroups-ahead", "warpgroups-staying" };
+    static const char *const names[DSC_ATTENTION_KINDS] = {
+        "warps", "warpgroups", "warpgroups-in-turn", "warpgroups-ahead", "warpgroups-staying", "warpgroups-stored"
+    };
     return kind == DSC_ATTENTION_CUDNN ? p->cudnn.name : names[kind];
 }
 
 bool has_kind(const attention_plan *p, int kind)
 {
-    return kind == DSC_ATTENTION_CUDNN ? p->cudnn.plan != NULL : kind == DSC_ATTENTION_WARPS || p->has_sm90;
+    switch (kind) {
+    case DSC_ATTENTION_WARPS:
+        return true;
+    case DSC_ATTENTION_CUDNN:
+        return p->cudnn.plan != NULL;
+    case DSC_ATTENTION_WARPGROUPS_STORED:
+        return stores(p);
+    default:
+        return p->has_sm90;
+    }
 }
 
 /* "by cudnn" alone, which people write, is any version and engine of it. */

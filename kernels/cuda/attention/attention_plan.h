@@ -3,7 +3,8 @@
  * GPUs of compute capability 9.0 have two of each: by warps' products (attention_fwd.cu and attention_bwd.cu, as all
  * others) and by warpgroups' (attention_fwd_sm90.cu and attention_bwd_sm90.cu). The second is taken where its results
  * were compared with the first one's and none is wrong; what was not prepared or not tried takes the first. cuDNN
- * (attention_cudnn.h), where it is installed and wanted, is a third, compared in the same way.
+ * (attention_cudnn.h), where it is installed and wanted, is a third, compared in the same way. Gradients by warpgroups
+ * have one kernel more, which stores those of scores and is chosen by time.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_PLAN_H
 #define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_PLAN_H
@@ -12,6 +13,9 @@
 #include "kernels/cuda/attention/attention_sm90.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/device.h"
+
+/* Room for stored score gradients in a trial: what runs have unless the config says otherwise (engine/plan.c). */
+#define DSC_CUDA_ATTENTION_STORED_MOST (INT64_C(512) << 20)
 
 /* Plans of the calling thread's current GPU. Safe on NULL. */
 dsc_status dsc_cuda_attention_open(const dsc_device_options *options, int32_t arch, dsc_cuda_attention **out,

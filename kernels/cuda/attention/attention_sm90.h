@@ -11,6 +11,7 @@
  *            they ask for the next one's.
  *   AHEAD:   tiles of 128 keys forward. Gradients ask for the next tile's products before they wait.
  *   STAYING: the kernels of AHEAD in blocks that stay for many pieces of the work.
+ *   STORED:  gradients only; those of scores are computed once and stored, and WARPGROUPS where these have no room.
  * All kinds of gradients add up in the same order. */
 typedef enum dsc_attention_kind {
     DSC_ATTENTION_WARPS,
@@ -18,6 +19,7 @@ typedef enum dsc_attention_kind {
     DSC_ATTENTION_WARPGROUPS_IN_TURN,
     DSC_ATTENTION_WARPGROUPS_AHEAD,
     DSC_ATTENTION_WARPGROUPS_STAYING,
+    DSC_ATTENTION_WARPGROUPS_STORED,
     DSC_ATTENTION_CUDNN, /* attention_cudnn.h */
     DSC_ATTENTION_KINDS
 } dsc_attention_kind;

@@ -85,7 +85,8 @@ typedef struct operands {
     uint16_t *q, *k, *v, *d_out, *weight;
     uint16_t *out; /* gradients: of the kernel of warps */
     float *lse[2]; /* gradients: [0] only */
-    float *delta;  /* gradients: their scratch */
+    void *scratch; /* of gradients */
+    int64_t stored_bytes; /* of scratch */
     result results[3]; /* out; or dv, dk, dq */
     int32_t *tokens, *positions; /* of dsc_attention_keys */
     unsigned *found;
@@ -111,7 +112,8 @@ void cut_gradients(operands *o, char **at, const dsc_attention_fwd_args *a)
     o->d_out = cut<uint16_t>(at, o->out_count);
     o->out = cut<uint16_t>(at, o->out_count);
     o->weight = cut<uint16_t>(at, o->v_count);
-    o->delta = cut<float>(at, o->lse_count);
+    o->stored_bytes = dsc_attention_stored_bytes(a, DSC_CUDA_ATTENTION_STORED_MOST);
+    o->scratch = cut<char>(at, dsc_attention_stored_at(a->batch, a->tokens, a->heads, a->head_size) + o->stored_bytes);
     cut_result(o, at, o->v_count, a->v_stride, head_stride, a->kv_heads, a, NEAR, o->weight);
     cut_result(o, at, o->k_count, a->k_stride, head_stride, a->kv_heads, a, NEAR * slope * QUERY_RANGE, o->weight);
     cut_result(o, at, o->q_count, a->q_stride, head_stride, a->heads, a, NEAR * slope, NULL);
@@ -178,6 +180,7 @@ dsc_status forward_by(const attention_trial *t, dsc_attention_kind kind, const d
     case DSC_ATTENTION_WARPGROUPS_IN_TURN:
     case DSC_ATTENTION_WARPGROUPS_AHEAD:
     case DSC_ATTENTION_WARPGROUPS_STAYING:
+    case DSC_ATTENTION_WARPGROUPS_STORED:
         return dsc_cuda_attention_fwd_sm90(t->at, a, t->encode, kind, err);
     case DSC_ATTENTION_CUDNN:
         return dsc_cuda_attention_cudnn_fwd(t->cudnn, t->cudnn_plan, t->at->stream, a, err);
@@ -195,6 +198,7 @@ dsc_status backward_by(const attention_trial *t, dsc_attention_kind kind, const 
     case DSC_ATTENTION_WARPGROUPS_IN_TURN:
     case DSC_ATTENTION_WARPGROUPS_AHEAD:
     case DSC_ATTENTION_WARPGROUPS_STAYING:
+    case DSC_ATTENTION_WARPGROUPS_STORED:
         return dsc_cuda_attention_bwd_sm90(t->at, b, t->encode, kind, err);
     case DSC_ATTENTION_CUDNN:
         return dsc_cuda_attention_cudnn_bwd(t->cudnn, t->cudnn_plan, t->at->stream, b, err);
@@ -210,7 +214,7 @@ dsc_status run(const attention_trial *t, const operands *o, dsc_attention_kind k
     dsc_attention_fwd_args a = forward_of(t, o);
     if (t->backward) {
         dsc_attention_bwd_args b = dsc_cuda_attention_gradients_of(&a);
-        b.d_out = o->d_out, b.scratch = o->delta;
+        b.d_out = o->d_out, b.scratch = o->scratch, b.stored_bytes = o->stored_bytes;
         b.dv = o->results[0].of[place], b.dk = o->results[1].of[place], b.dq = o->results[2].of[place];
         DSC_TRY(backward_by(t, kind, &b, err));
     } else {
@@ -306,13 +310,14 @@ dsc_status compare_both(const attention_trial *t, const operands *o, unsigned *f
     return fetch_found("ATTENTION", stream, o->found, found, err);
 }
 
-/* ---- two runs of one kernel ---- */
+/* ---- two runs, bit by bit ---- */
 
-/* The second place has the candidate's results; its next run goes to the first. */
-dsc_status run_again(const attention_trial *t, const operands *o, unsigned *unlike, dsc_error *err)
+/* The second place has the candidate's results, and the first gets those of `other`. */
+dsc_status compare_bits(const attention_trial *t, const operands *o, dsc_attention_kind other, unsigned *unlike,
+                        dsc_error *err)
 {
     const cudaStream_t stream = t->at->stream;
-    DSC_TRY(run_alone(t, o, t->candidate, 0, err));
+    DSC_TRY(run_alone(t, o, other, 0, err));
     DSC_TRY(cuda_try(cudaMemsetAsync(o->found, 0, sizeof *o->found, stream), "filling", err));
     for (int i = 0; i < o->results_count; i++)
         DSC_CUDA_LAUNCH(compare_words_kernel, COMPARE_BLOCKS, COMPARE_THREADS, 0, stream, o->results[i].of[0],
@@ -365,6 +370,8 @@ dsc_status dsc_cuda_attention_try(const attention_trial *t, attention_found *out
     out->fits = true;
     DSC_TRY(compare_both(t, &o, &out->far, err));
     if (out->far == 0 && t->candidate == DSC_ATTENTION_CUDNN)
-        DSC_TRY(run_again(t, &o, &out->unlike, err));
-    return t->timed && out->far == 0 && out->unlike == 0 ? race(t, &o, out->ms, err) : DSC_OK;
+        DSC_TRY(compare_bits(t, &o, t->candidate, &out->unlike, err));
+    if (out->far == 0 && t->candidate == DSC_ATTENTION_WARPGROUPS_STORED)
+        DSC_TRY(compare_bits(t, &o, t->own, &out->unlike, err));
+    return t->timed && out->far == 0 && (out->unlike == 0 || !t->same_bits) ? race(t, &o, out->ms, err) : DSC_OK;
 }

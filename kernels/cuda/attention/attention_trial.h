@@ -12,7 +12,7 @@ typedef struct attention_trial {
     const dsc_cuda_launch *at;
     dsc_attention_kind candidate; /* compared with the kernel of warps, or the plain one of wide heads */
     dsc_attention_kind own;       /* timed beside it */
-    bool timed;
+    bool timed, same_bits;        /* same_bits: not timed where bits differ */
     void *encode; /* of dsc_cuda_attention_sm90_find */
     const cudnn_library *cudnn;
     void *cudnn_plan; /* for this shape and pass */
@@ -26,8 +26,8 @@ typedef struct attention_trial {
 typedef struct attention_found {
     bool fits;       /* in the memory; else nothing of this is known */
     unsigned far;    /* numbers of the two kernels that differ by more than rounding explains */
-    unsigned unlike; /* numbers of two runs of cuDNN that differ in a bit */
-    float ms[2];     /* timed and neither far nor unlike: the best of some rounds of `own` and of the candidate */
+    unsigned unlike; /* numbers that differ in a bit: of two runs of cuDNN, or of STORED and `own` */
+    float ms[2];     /* timed: the best of some rounds of `own` and of the candidate */
 } attention_found;
 
 dsc_status dsc_cuda_attention_try(const attention_trial *t, attention_found *out, dsc_error *err);

@@ -176,6 +176,7 @@ static dsc_status describe(cuda_device *d, dsc_error *err)
     DSC_TRY(attribute(d, cudaDevAttrComputeCapabilityMinor, &minor, err));
     DSC_TRY(attribute(d, cudaDevAttrMultiProcessorCount, &d->multiprocessors, err));
     DSC_TRY(attribute(d, cudaDevAttrMaxSharedMemoryPerBlockOptin, &d->shared_bytes, err));
+    DSC_TRY(attribute(d, cudaDevAttrL2CacheSize, &d->l2_bytes, err));
     d->arch = major * 10 + minor;
     d->peak_flops = peak_of(d->name, d->multiprocessors);
     if (is_slice(d->name)) {

@@ -48,6 +48,7 @@ typedef struct cuda_device {
     dsc_alloc *alloc;
     int index, arch, multiprocessors;
     int shared_bytes; /* shared memory that a block may have */
+    int l2_bytes;
     char name[96], pci[16];
     double peak_flops;
     double peak_bytes;

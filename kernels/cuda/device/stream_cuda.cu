@@ -275,8 +275,8 @@ bool dsc_cuda_event_passed(dsc_event *event)
 static dsc_cuda_launch place_of(const cuda_stream *s)
 {
     const cuda_device *d = s->device;
-    return { s->handle,        d->multiprocessors, d->arch,   d->shared_bytes, d->gemm, d->attention,
-             s->workspace.ptr, s->workspace.bytes, d->grouped, d->conv2d };
+    return { s->handle, d->multiprocessors, d->arch,          d->shared_bytes,    d->l2_bytes,
+             d->gemm,   d->attention,       s->workspace.ptr, s->workspace.bytes, d->grouped, d->conv2d };
 }
 
 static dsc_status launch(cuda_stream *s, const cuda_call *call, dsc_error *err)
