@@ -113,6 +113,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
                            .conv2d = prepare_conv2d,
                            .chunk_bytes = plan->chunk_bytes,
                            .joins_input_gradients = plan->joins_input_gradients,
+                           .stores_score_gradients = plan->stores_score_gradients,
                            .tensor_align = o->layout->tensor_align };
     plan->saved_shared = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     plan->rebuilt_shared = o->config->own.recompute > DSC_RECOMPUTE_NONE;
@@ -158,6 +159,14 @@ static int64_t chunk_bytes(const dsc_plan_options *o)
 {
     const int64_t given = o->config->own.head_chunk_bytes;
     return given > 0 || dsc_device_host_visible(o->device) ? given : GPU_CHUNK_BYTES;
+}
+
+/* GPUs of sm_90 have kernels for it. A GPU that is not here may be one. */
+static bool stores_score_gradients(dsc_device *device)
+{
+    dsc_device_props props;
+    dsc_device_props_get(device, &props);
+    return !dsc_device_host_visible(device) && (props.arch == 0 || props.arch == 90);
 }
 
 int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag)
@@ -591,7 +600,8 @@ dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *er
                       .micro_batch_group = dsc_config_micro_batch_group(o->config),
                       .norm_each = o->config->norm_each,
                       .chunk_bytes = chunk_bytes(o),
-                      .joins_input_gradients = !dsc_device_host_visible(o->device) };
+                      .joins_input_gradients = !dsc_device_host_visible(o->device),
+                      .stores_score_gradients = stores_score_gradients(o->device) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
     plan.lanes = o->stage.lanes > 0 ? o->stage.lanes : plan.micro_batch_group;

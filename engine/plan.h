@@ -53,6 +53,7 @@ typedef struct dsc_plan {
     int64_t snapshot_bytes; /* copy of an asynchronous save; 0: none */
     int64_t chunk_bytes;    /* of dsc_module_ctx */
     bool joins_input_gradients; /* value in dsc_module_ctx: true on a GPU, where each pass over a gradient takes time */
+    bool stores_score_gradients; /* of dsc_module_ctx */
     dsc_fp8_plan fp8;       /* zeroed without dsc.fp8 */
     int64_t *fp8_inputs;    /* [module_count] bytes at the end of repeated_bytes: kept inputs of layers in fp8 */
     double flops_per_micro_batch;

@@ -215,7 +215,7 @@ typedef struct dsc_plan_sink {
     dsc_status (*attention)(void *user, const struct dsc_attention_fwd_args *shape, dsc_error *err); /* may be NULL */
     int64_t chunk_bytes; /* as in the contexts of the calls */
     struct dsc_fp8_plan *fp8; /* NULL: no product is in fp8; else of a module with DSC_MODULE_FP8 */
-    bool joins_input_gradients; /* as in the contexts of the calls */
+    bool joins_input_gradients, stores_score_gradients; /* as in the contexts of the calls */
     int64_t tensor_align; /* elements: the places of tensors in a flat group are multiples of it. 0: it is not known */
     dsc_status (*conv2d)(void *user, const struct dsc_conv2d_args *shape, dsc_error *err); /* may be NULL */
 } dsc_plan_sink;
@@ -315,6 +315,8 @@ typedef struct dsc_module_ctx {
      * has a product that adds to the sum so far, as layers apart have; a CPU keeps their bits in this way. It is the
      * plan's, and equal on all ranks. */
     bool joins_input_gradients;
+    /* Attention has room in scratch, of at most chunk_bytes, where a GPU may store gradients of scores. The plan's. */
+    bool stores_score_gradients;
 
     /* Optional: a module that can name its values reports them here. NULL: nobody looks, and nothing waits. */
     const dsc_value_sink *values;

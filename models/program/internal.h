@@ -15,6 +15,7 @@ typedef struct dsc_op_batch {
     int64_t batch;
     dsc_dtype dtype;
     int64_t chunk_bytes; /* as in the context of a call */
+    bool stores_score_gradients; /* likewise */
 } dsc_op_batch;
 
 /* ---- Builder, program.c and program_ops.c ---- */

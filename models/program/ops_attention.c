@@ -180,6 +180,20 @@ bool dsc_op_attention_can_lie(const dsc_place *places, const dsc_op *op)
     return places[op->in[0]].apart == places[op->in[1]].apart && places[op->in[0]].apart == places[op->in[2]].apart;
 }
 
+/* GPUs may store score gradients in as much as the logits of a chunk take elsewhere in the step. */
+static int64_t stored_bytes(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_dtype dtype, int64_t most)
+{
+    const dsc_op_attention *of = &op->attention;
+    const dsc_attention_fwd_args shape = { .batch = (int32_t)batch,
+                                           .tokens = (int32_t)program->tokens,
+                                           .heads = (int32_t)of->heads,
+                                           .kv_heads = (int32_t)of->kv_heads,
+                                           .head_size = (int32_t)of->head_size,
+                                           .keys = { .all = of->all },
+                                           .dtype = dtype };
+    return has_choice(program, of) ? dsc_attention_stored_bytes(&shape, most) : 0;
+}
+
 dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_module_ctx *ctx = exec->ctx;
@@ -212,14 +226,21 @@ dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op)
                                           .logits = logits_of(of),
                                           .sinks = sinks_of(exec, of),
                                           .d_sinks = of->has_sinks ? ctx->grad[of->sinks] : NULL,
-                                          .dtype = ctx->dtype };
+                                          .dtype = ctx->dtype,
+                                          .stored_bytes =
+                                              stored_bytes(exec->program, op, ctx->batch, ctx->dtype,
+                                                           ctx->stores_score_gradients ? ctx->chunk_bytes : 0) };
     return DSC_RUN(ctx->stream, ATTENTION_BWD, &args, exec->err);
 }
 
 int64_t dsc_op_attention_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    return dsc_attention_bwd_scratch_bytes((int32_t)of->batch, (int32_t)program->tokens, (int32_t)op->attention.heads,
-                                           (int32_t)op->attention.head_size);
+    const int32_t batch = (int32_t)of->batch, tokens = (int32_t)program->tokens;
+    const int32_t heads = (int32_t)op->attention.heads, size = (int32_t)op->attention.head_size;
+    const int64_t most = of->stores_score_gradients ? of->chunk_bytes : 0;
+    const int64_t stored = stored_bytes(program, op, batch, of->dtype, most);
+    return stored > 0 ? dsc_attention_stored_at(batch, tokens, heads, size) + stored
+                      : dsc_attention_bwd_scratch_bytes(batch, tokens, heads, size);
 }
 
 bool dsc_op_attention_bwd_can_lie(const dsc_place *places, const dsc_op *op)

@@ -198,6 +198,7 @@ typedef struct layout_key {
     int64_t batch, adapter_bytes, chunk_bytes;
     dsc_dtype dtype;
     dsc_pass pass;
+    bool stores_score_gradients;
 } layout_key;
 
 struct dsc_layouts {
@@ -216,7 +217,7 @@ size_t dsc_program_layouts_bytes(const dsc_program *program)
 static bool is_key(const layout_key *a, const layout_key *b)
 {
     return a->batch == b->batch && a->adapter_bytes == b->adapter_bytes && a->chunk_bytes == b->chunk_bytes &&
-           a->dtype == b->dtype && a->pass == b->pass;
+           a->dtype == b->dtype && a->pass == b->pass && a->stores_score_gradients == b->stores_score_gradients;
 }
 
 const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
@@ -227,7 +228,10 @@ const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, 
     const bool adapted = of->lora != NULL && of->lora->rank > 0;
     const layout_key key = { of->batch,
                              adapted ? dsc_lora_work_bytes(of->lora, of->batch * program->tokens, of->dtype) : 0,
-                             of->chunk_bytes, of->dtype, pass };
+                             of->chunk_bytes,
+                             of->dtype,
+                             pass,
+                             of->stores_score_gradients };
     for (int i = 0; i < LAYOUTS && all != NULL; i++) {
         int32_t state = atomic_load_explicit(&all->state[i], memory_order_acquire);
         if (state == 2 && is_key(&all->key[i], &key))
