@@ -49,13 +49,15 @@ static const int32_t *places_of(const dsc_exec *exec, const dsc_op *op)
 
 static dsc_status count_places(const dsc_exec *exec, const dsc_op *op)
 {
+    if (!op->embed.counts)
+        return DSC_OK;
     const dsc_places_args args = { .places = (int32_t *)(void *)dsc_exec_work(exec, op),
                                    .tokens = exec->ctx->batch_data[op->embed.tokens],
                                    .batch = exec->ctx->batch,
                                    .sequence = exec->program->tokens,
                                    .padding = op->embed.padding };
-    DSC_ASSERT(!op->embed.counts || exec->ctx->past == 0);
-    return op->embed.counts ? DSC_RUN(exec->ctx->stream, PLACES, &args, exec->err) : DSC_OK;
+    DSC_ASSERT(exec->ctx->past == 0);
+    return DSC_RUN(exec->ctx->stream, PLACES, &args, exec->err);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
