@@ -228,7 +228,7 @@ static void test_names_that_are_numbers_have_one_meaning(void **state)
     assert_int_equal(read_rows("{\"text\": \"a\", \"label\": \"1\"}", DSC_LABELS_CLASS, 3, 1, &t, &summary), DSC_OK);
     assert_int_equal(t.words[0][T], 0);
     for (int number = 1; number <= 3; number++) {
-        char row[60], expected[60];
+        char row[60], expected[80];
         snprintf(row, sizeof row, "{\"text\": \"a\", \"label\": %d}", number);
         snprintf(expected, sizeof expected, "is the number %d, which is also the name of class %d", number, number - 1);
         assert_int_equal(read_rows(row, DSC_LABELS_CLASS, 3, 1, &t, &summary), DSC_ERR_INPUT);
