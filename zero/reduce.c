@@ -19,6 +19,7 @@
 #include "zero/offload/placement.h"
 #include "zero/offload/state_store.h"
 #include "zero/reduce.h"
+#include "zero/squares.h"
 #include "zero/zero.h"
 
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
@@ -180,12 +181,12 @@ static float *sum_slice(const dsc_zero *zero, int32_t group)
 /* All parts of the step are added to a sum: its squares are added on the way. */
 static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
+    const int64_t first = zero->o.layout->group[sum->group].slice * zero->o.rank + sum->first;
     DSC_ASSERT(dsc_sum_is_squared_at_once(zero, sum->group));
-    const dsc_sumsq_args args = { .x = sum->acc, .count = sum->count, .sum = zero->buf.sum.ptr };
     if (!zero->sum_started)
         DSC_TRY(dsc_fill_zero(zero->stream.reduce, zero->buf.sum.ptr, (int64_t)sizeof(dsc_fixed_sum), err));
     zero->sum_started = true;
-    return DSC_RUN(zero->stream.reduce, SUMSQ, &args, err);
+    return dsc_zero_add_squares(zero, zero->stream.reduce, sum->group, sum->acc, first, sum->count, err);
 }
 
 /* After a part was added: sums that are stored in bf16 are rounded, in place, wherever they are. */

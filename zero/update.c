@@ -16,39 +16,10 @@
 #include "zero/offload/state_store.h"
 #include "zero/offload/update_tiles.h"
 #include "zero/reduce.h"
+#include "zero/squares.h"
 #include "zero/zero.h"
 
 #include <string.h>
-
-static dsc_status add_squares(dsc_zero *zero, int32_t g, const float *x, int64_t count, dsc_error *err)
-{
-    const dsc_sumsq_args args = {
-        .x = x, .count = count, .sum = zero->buf.sum.ptr, .round_dtype = dsc_zero_sum_rounding(zero, g)
-    };
-    DSC_ASSERT(count >= 0);
-    return count > 0 ? DSC_RUN(zero->o.compute, SUMSQ, &args, err) : DSC_OK;
-}
-
-/* Squares of elements [first, first + count) of a group, at x, whose tensors this rank stands for. Chunks are those of
- * the group, so that their sums do not depend on where a slice begins. */
-static dsc_status add_counted_squares(dsc_zero *zero, int32_t g, const float *x, int64_t first, int64_t count,
-                                      dsc_error *err)
-{
-    const dsc_layout_group *group = &zero->o.layout->group[g];
-    DSC_ASSERT(group->uncounted);
-    for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
-        const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-        int64_t inside;
-        const int64_t elements = dsc_layout_span(tensor, first, count, &inside);
-        if (elements == 0 || tensor->uncounted)
-            continue;
-        const int64_t at = tensor->offset + inside;
-        const int64_t head = dsc_min_i64(elements, dsc_align_up(at, DSC_SUMSQ_CHUNK) - at);
-        DSC_TRY(add_squares(zero, g, x + (at - first), head, err));
-        DSC_TRY(add_squares(zero, g, x + (at - first) + head, elements - head, err));
-    }
-    return DSC_OK;
-}
 
 dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 {
@@ -70,9 +41,7 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
         if (dsc_sum_is_squared_at_once(zero, g)) /* or frozen */
             continue;
         const float *x = dsc_zero_known_sums(zero, g, &first, &count);
-        DSC_ASSERT(first + count <= zero->o.layout->group[g].padded);
-        DSC_TRY(zero->o.layout->group[g].uncounted ? add_counted_squares(zero, g, x, first, count, err)
-                                                   : add_squares(zero, g, x, count, err));
+        DSC_TRY(dsc_zero_add_squares(zero, zero->o.compute, g, x, first, count, err));
     }
     DSC_TRY(dsc_copy(zero->o.compute, mine, on_device, bytes, err));
     DSC_TRY(dsc_stream_sync(zero->o.compute, err));
