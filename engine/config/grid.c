@@ -55,8 +55,6 @@ static dsc_status fill_partition(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
-static bool with_offload(const dsc_config *c) { return c->zero.offload_optimizer != DSC_OFFLOAD_NONE; }
-static bool with_param_offload(const dsc_config *c) { return c->zero.offload_param != DSC_OFFLOAD_NONE; }
 static bool with_hpz(const dsc_config *c) { return c->zero.hpz_partition_size > 1; }
 static bool with_mics(const dsc_config *c) { return c->zero.mics_shard_size > 0; }
 static bool with_packed_params(const dsc_config *c)
@@ -70,7 +68,6 @@ static bool with_fp8(const dsc_config *c) { return c->own.fp8.enabled; }
 static bool with_quantize(const dsc_config *c) { return c->own.quantize.enabled; }
 static bool with_pairs(const dsc_config *c) { return c->own.dpo.enabled; }
 static bool with_embedding(const dsc_config *c) { return c->own.embedding.enabled; }
-static bool with_curriculum(const dsc_config *c) { return c->curriculum.enabled; }
 static bool with_local_saves(const dsc_config *c) { return c->own.node_local; }
 static bool with_outputs(const dsc_config *c) { return c->own.outputs_on_host; }
 static bool with_graphs(const dsc_config *c) { return c->own.cuda_graphs; }
@@ -98,8 +95,6 @@ typedef struct grid_exclusion {
 
 /* Features that tensor ranks do not have yet, in addition to those that several stages do not have. */
 static const grid_exclusion unsupported_tensor[] = {
-    { with_offload, "zero_optimization.offload_optimizer" },
-    { with_param_offload, "zero_optimization.offload_param" },
     { with_packed_gradients, "zero_optimization.zero_quantized_gradients" },
     { with_compression, "dsc.gradient_compression" },
     { dsc_config_compresses_signs, "optimizers that exchange signs (1-bit Adam, 0/1 Adam, 1-bit LAMB)" },
@@ -112,7 +107,6 @@ static const grid_exclusion unsupported_tensor[] = {
     { with_lora, "dsc.lora" },
     { with_pairs, "dsc.dpo" },
     { with_embedding, "dsc.embedding" },
-    { with_curriculum, "curriculum_learning" },
     { with_trace, "dsc.trace" },
     { with_local_saves, "checkpoint.use_node_local_storage" },
     { with_async_saves, "dsc.save_async" },

@@ -47,6 +47,7 @@ typedef struct run {
     bool bf16, masked;
     const char *recompute; /* NULL: "none" */
     const char *more;      /* members of "dsc"; NULL: none */
+    const char *zero;      /* of "zero_optimization", likewise */
     int64_t steps;
     const char *odd;         /* members of "dsc" of the last rank alone; NULL: none */
     int64_t lost;            /* above 0: this collective of the last rank fails */
@@ -146,7 +147,7 @@ static void *run_rank(void *argument)
 {
     const rank_job *job = argument;
     run *r = job->r;
-    char config[1400];
+    char config[1800];
     dsc_engine *engine = NULL;
     dsc_error err = DSC_ERROR_INIT;
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
@@ -154,11 +155,12 @@ static void *run_rank(void *argument)
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.003, \"weight_decay\": 0.1}},"
-             " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s},"
+             " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s%s},"
              " \"dsc\": {\"threads\": 1, \"device\": \"cpu\", \"comm_timeout_s\": 120, \"recompute\": \"%s\","
              " \"grid\": {\"pipeline\": %d, \"tensor\": %d}%s%s}}",
              (int)(PARTS / r->g.data), r->bf16 ? "true" : "false", (int)r->stage, r->stage % 2 == 1 ? "true" : "false",
-             r->recompute != NULL ? r->recompute : "none", (int)r->g.pipeline, (int)r->g.tensor,
+             r->zero != NULL ? r->zero : "", r->recompute != NULL ? r->recompute : "none", (int)r->g.pipeline,
+             (int)r->g.tensor,
              r->odd != NULL && job->rank == last_of(r) ? r->odd
              : r->more != NULL                         ? r->more
                                                        : "",
@@ -424,6 +426,50 @@ static void checkpoints_load_at_any_grid(void **state)
     shell("rm -r %s", dir);
 }
 
+/* ---- other features ---- */
+
+/* States and parameters in files or host memory: the same bits, and files, and a load from them. */
+static void offloaded_states_change_no_bit(void **state)
+{
+    static const struct {
+        int32_t stage;
+        const char *zero;
+    } ways[] = {
+        { 2, ", \"offload_optimizer\": {\"device\": \"cpu\"}" },
+        { 1, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}" },
+        { 3, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"},"
+             " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}" },
+    };
+    (void)state;
+    char dir[] = "/tmp/dsc-tensor-XXXXXX", from[64], to[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(from, sizeof from, "%s/from", dir);
+    snprintf(to, sizeof to, "%s/to", dir);
+    run first = { .model = models[1], .g = { 1, 2, 2 }, .stage = 2, .bf16 = true, .steps = 3, .save = from };
+    run after = { .model = models[1], .g = { 1, 2, 2 }, .stage = 2, .bf16 = true, .steps = 2, .load = from };
+    go_well(&first);
+    go_well(&after);
+    for (size_t i = 0; i < DSC_COUNT(ways); i++) {
+        run other = { .model = models[1], .g = { 1, 2, 2 }, .bf16 = true, .steps = 3, .save = to };
+        run back = { .model = models[1], .g = { 1, 2, 2 }, .bf16 = true, .steps = 2, .load = to };
+        other.stage = back.stage = ways[i].stage, other.zero = back.zero = ways[i].zero;
+        go_well(&other);
+        go_well(&back);
+        assert_memory_equal(first.loss, other.loss, 3 * sizeof(double));
+        assert_memory_equal(first.norm, other.norm, 3 * sizeof(double));
+        assert_memory_equal(after.loss, back.loss, 2 * sizeof(double));
+        shell("cmp %s/from/step-3/model.safetensors %s/to/step-3/model.safetensors &&"
+              " cmp %s/from/step-3/optimizer.safetensors %s/to/step-3/optimizer.safetensors",
+              dir);
+        shell("rm -r %s/to", dir);
+        let_go(&other);
+        let_go(&back);
+    }
+    let_go(&first);
+    let_go(&after);
+    shell("rm -r %s", dir);
+}
+
 /* ---- refusals ---- */
 
 static void tensor_ranks_refuse_sizes_and_features_by_name(void **state)
@@ -477,6 +523,7 @@ int main(void)
         cmocka_unit_test(masked_targets_are_counted_over_all_samples),
         cmocka_unit_test(first_values_are_those_of_one_rank),
         cmocka_unit_test(checkpoints_load_at_any_grid),
+        cmocka_unit_test(offloaded_states_change_no_bit),
         cmocka_unit_test(tensor_ranks_refuse_sizes_and_features_by_name),
         cmocka_unit_test(other_exchanges_are_seen_at_open),
         cmocka_unit_test(a_lost_rank_is_named_with_its_places),
