@@ -262,6 +262,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .recipe = config->optimizer.recipe,
         .averages = engine->zero != NULL && dsc_zero_has_averages(engine->zero),
         .outer = engine->config.own.local_sgd.inner_steps > 0,
+        .tensor_ranks = engine->stages.grid.tensor > 1 ? engine->stages.grid.tensor : 0,
         .loss_scaler = engine->progress.loss_scaler,
         .skips = engine->input.skips,
         .spikes = engine->spikes.watch,

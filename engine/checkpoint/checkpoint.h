@@ -47,6 +47,7 @@ typedef struct dsc_run_state {
     dsc_recipe recipe; /* of the optimizer */
     bool averages;     /* moving averages of the weights are stored */
     bool outer;        /* momentum of outer steps (dsc.local_sgd) is stored */
+    int32_t tensor_ranks;        /* that compute each module together; 0: one does */
     dsc_loss_scaler loss_scaler; /* fp16 only; all zero else, and if it was not saved */
     dsc_skips skips;             /* batches that the run leaves out */
     dsc_spike_watch spikes;      /* means that dsc.spikes compares with; counts 0: none */

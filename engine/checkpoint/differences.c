@@ -56,6 +56,7 @@ static void warn_sums(const dsc_log *log, const dsc_run_state *now, const dsc_ru
         warn_number(log, "the world size", saved->world_size, now->world_size, effect);
     if (!any_world && (now->shard_ranks != now->world_size || saved->shard_ranks != saved->world_size))
         warn_number(log, "zero_optimization.mics_shard_size", saved->shard_ranks, now->shard_ranks, effect);
+    warn_number(log, "dsc.grid.tensor", dsc_max_i64(1, saved->tensor_ranks), dsc_max_i64(1, now->tensor_ranks), effect);
     if (same_world && now->world_size_reproducible != saved->world_size_reproducible)
         warn_text(log, "dsc.reproducible", order[saved->world_size_reproducible], order[now->world_size_reproducible],
                   effect);

@@ -218,6 +218,17 @@ static dsc_status read_optimizer(const read_ctx *c, const cJSON *root, dsc_recip
     return *recipe != DSC_RECIPE_COUNT ? DSC_OK : bad(c, NULL, "an optimizer that this version does not know");
 }
 
+/* One, if they are not named. */
+static dsc_status read_tensor_ranks(const read_ctx *c, const cJSON *root, int32_t *ranks)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "tensor_ranks");
+    int64_t count = 0;
+    if (item != NULL && (!whole_number(item, 2, &count) || count > INT32_MAX))
+        return bad(c, item, "tensor_ranks");
+    *ranks = (int32_t)count;
+    return DSC_OK;
+}
+
 static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state *s)
 {
     char text[32];
@@ -237,6 +248,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     s->shard_ranks = s->world_size;
     if (cJSON_GetObjectItemCaseSensitive(root, "shard_ranks") != NULL)
         DSC_TRY(get_int(c, root, "shard_ranks", 1, &s->shard_ranks));
+    DSC_TRY(read_tensor_ranks(c, root, &s->tensor_ranks));
     DSC_TRY(get_int(c, root, "samples_per_epoch", 0, &s->samples_per_epoch));
     DSC_TRY(get_int(c, root, "seq_length", 0, &s->seq_length));
     s->document_end = -1;

@@ -119,6 +119,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_int(out, "world_size", s->world_size);
     if (s->shard_ranks != s->world_size)
         put_int(out, "shard_ranks", s->shard_ranks);
+    if (s->tensor_ranks > 1)
+        put_int(out, "tensor_ranks", s->tensor_ranks);
     put_int(out, "samples_per_epoch", s->samples_per_epoch);
     put_int(out, "seq_length", s->seq_length);
     if (s->document_end >= 0)

@@ -17,7 +17,7 @@ END
 life() {
     local name=$1 ranks=$2 tensor=$3 steps=$4
     shift 4
-    timeout 100 "$bin/dsc-launch" --num_gpus="$ranks" train --config config.json --tensor-ranks "$tensor" \
+    timeout 100 "$bin/dsc-launch" --num_gpus="$ranks" train --config "${config:-config.json}" --tensor-ranks "$tensor" \
         --steps "$steps" --save "$name.save" --log "$name.jsonl" "$@" >"$name.out" 2>&1 </dev/null
 }
 losses() { sed -nE 's/^\{"step":([0-9]+),"loss":([^,]*),.*"grad_norm":([^,]*),.*\}$/\1 \2 \3/p' "$1.jsonl"; }
@@ -46,6 +46,14 @@ evaluates() { # the last evaluation of each run, in six digits
 }
 report "evaluation has one rank's loss" evaluates
 
+short() { # samples of 16 tokens, then of all 32
+    sed 's/"dsc"/"curriculum_learning": {"enabled": true, "min_difficulty": 16, "max_difficulty": 32, "schedule_type":'`
+        `' "fixed_linear", "schedule_config": {"total_curriculum_step": 4, "difficulty_step": 8}}, "dsc"/' config.json >short.json
+    config=short.json life short.one 1 1 6 && config=short.json life short.two 2 2 6 &&
+        near short.two short.one 1 && ! cmp -s short.one.jsonl one.jsonl
+}
+report "curriculum learning has one rank's losses" short
+
 life half 4 2 3 # the first save of those that follow
 goes_on() {     # NAME RANKS TENSOR: from half's save at another grid
     cp -r half.save "$1.save" && life "$1" "$2" "$3" 6 --load "$1.save" && near "$1" one 4
@@ -53,7 +61,13 @@ goes_on() {     # NAME RANKS TENSOR: from half's save at another grid
 report "a save by 2 x 2 ranks continues at one rank" goes_on alone 1 1
 report "and at two data ranks" goes_on data 2 1
 report "and at four tensor ranks" goes_on tensor 4 4
-report "the save is whole" "$dsc" ckpt verify half.save/step-3
+names_ranks() { # a save's tensor ranks, and a resume that has others
+    "$dsc" ckpt verify half.save/step-3 && grep -q '"tensor_ranks":2' half.save/step-3/manifest.json &&
+        ! grep -q tensor_ranks one.save/step-6/manifest.json &&
+        grep -q "dsc.grid.tensor was 2 in the saved run and is 4; bits may differ" tensor.out &&
+        grep -q "dsc.grid.tensor was 2 in the saved run and is 1; bits may differ" alone.out
+}
+report "the save is whole and names its tensor ranks, and a resume with others says so" names_ranks
 
 killed() {
     timeout 100 "$bin/dsc-launch" --num_gpus=4 train --config config.json --tensor-ranks 2 --steps 100000 \

@@ -38,6 +38,7 @@ static void print_states(const dsc_run_state *a, const dsc_run_state *b)
     print_number("micro_batch", a->micro_batch, b->micro_batch);
     print_number("accumulation_steps", a->accumulation_steps, b->accumulation_steps);
     print_number("world_size", a->world_size, b->world_size);
+    print_number("tensor_ranks", a->tensor_ranks, b->tensor_ranks);
     print_number("samples_per_epoch", a->samples_per_epoch, b->samples_per_epoch);
     print_number("seq_length", a->seq_length, b->seq_length);
     print_number("document_end", a->document_end, b->document_end);
