@@ -69,6 +69,8 @@ static void wait_for_events(dsc_coordinator_worker *c, int64_t at_ns)
         const dsc_loop_event event = dsc_loop_decode(&events[i]);
         if (event.kind == DSC_LOOP_SIGNAL || event.kind == DSC_LOOP_LIFELINE)
             dsc_signals_on_event(&c->signals, &event, now_ns);
+        else if (event.kind == DSC_LOOP_SCRIPT)
+            dsc_discovery_on_event(c);
         else if (event.kind != DSC_LOOP_SINK) /* a sink that can be written: tend_output writes it */
             c->agents->event(c, &event, now_ns);
     }
@@ -110,7 +112,7 @@ static void poll_once(dsc_coordinator_worker *c, int64_t at_ns)
     const int64_t now_ns = dsc_clock_ns();
     at_ns = dsc_min_i64(at_ns, dsc_coordinator_wake_ns(&c->machine, now_ns));
     at_ns = dsc_min_i64(at_ns, c->agents->wake_ns(c));
-    at_ns = dsc_min_i64(at_ns, dsc_chaos_wake_ns(c));
+    at_ns = dsc_min_i64(at_ns, dsc_min_i64(dsc_chaos_wake_ns(c), dsc_discovery_wake_ns(c)));
     at_ns = dsc_min_i64(at_ns, dsc_signals_look(&c->signals, now_ns));
     if (c->machine.phase == DSC_COORDINATOR_RUNS)
         at_ns = dsc_min_i64(at_ns, dsc_output_release(c->out, now_ns));
@@ -118,6 +120,7 @@ static void poll_once(dsc_coordinator_worker *c, int64_t at_ns)
     c->agents->tend(c);
     look_for_hangs(c, dsc_clock_ns());
     dsc_chaos_act(c, dsc_clock_ns());
+    dsc_discovery_tend(c, dsc_clock_ns());
     dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_TICK });
     dsc_coordinator_settle(c);
 }
@@ -268,7 +271,8 @@ static dsc_status open_all(dsc_coordinator_worker *c, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, c->rank_count, (int64_t)sizeof *c->end, &c->end, err));
     dsc_coordinator_init(&c->machine, c->host, c->host_count, job->opt->grace_s * 1000 * MS, dsc_coordinator_on_action,
                          c);
-    return dsc_worlds_open(c, err);
+    DSC_TRY(dsc_worlds_open(c, err));
+    return dsc_discovery_open(c, err);
 }
 
 int dsc_coordinator_work(const dsc_job *job, int lifeline_fd)
@@ -292,6 +296,7 @@ int dsc_coordinator_work(const dsc_job *job, int lifeline_fd)
     if (c->epoll_fd >= 0)
         close(c->epoll_fd);
     dsc_watch_close(&c->watch);
+    dsc_discovery_close(c);
     dsc_worlds_close(c);
     dsc_alloc_free(job->alloc, c->end);
     dsc_alloc_free(job->alloc, c->host);

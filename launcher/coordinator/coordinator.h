@@ -6,6 +6,7 @@
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 
 #include "launcher/coordinator/chaos.h"
+#include "launcher/coordinator/discovery.h"
 #include "launcher/coordinator/link.h"
 #include "launcher/coordinator/watch.h"
 #include "launcher/coordinator/worlds.h"
@@ -74,6 +75,7 @@ struct dsc_coordinator_worker {
     int32_t host_count;
     dsc_worlds worlds;   /* state of a job whose ranks leave and join */
     dsc_chaos chaos;
+    dsc_discovery discovery;
     dsc_rank_end *end;   /* [rank_count] of the run */
     int32_t rank_count;
     int32_t first_host;  /* in the plan's pool */

@@ -104,6 +104,8 @@ static const dsc_flag rows[] = {
            "beside --min_np: how long fewer than N ranks wait for others; default: 600"),
     { "--reset_limit", NULL, "N", DSC_FLAG_INT32, AT(reset_limit), .min = 0, .max = 1000000,
       .help = "beside --min_np: at most N processes replace lost ones; default: any number" },
+    TEXT("--host_discovery_script", NULL, "FILE", discovery_script,
+         "beside --min_np: a program that prints the hosts that may be used now, name:slots a line"),
     TEXT("--chaos", NULL, "SPEC", chaos_text, "beside --min_np, for tests: faults such as seed=7,kill=30,late=500"),
     SWITCH("--save_pid", save_pid, "write the launcher's pid to /tmp/<pid>.deepspeed while it runs"),
     { "--log_level", NULL, "LEVEL", DSC_FLAG_CHOICE, AT(log_level_text), .choices = level_names,
@@ -124,7 +126,6 @@ static const dsc_flag rows[] = {
     LATER("--elastic_training", NULL, MIN_NP),
     LATER("--min_elastic_nodes", "N", MIN_NP),
     LATER("--max_elastic_nodes", "N", MIN_NP),
-    LATER("--host_discovery_script", "FILE", MIN_NP),
     LATER("--blacklist_cooldown_range", "LOW", MIN_NP),
 };
 static const dsc_positional program[] = {
@@ -231,10 +232,11 @@ static dsc_status check_elastic(dsc_launcher_options *out, dsc_error *err)
             return DSC_FAIL(err, DSC_ERR_INPUT, "--nnodes", "MIN:MAX cannot be used together with --min_np");
         out->least_ranks = out->least_nodes * out->slots_per_node;
     }
-    const char *beside = out->most_ranks > 0       ? "--max_np"
-                         : out->reset_limit >= 0   ? "--reset_limit"
-                         : out->chaos_text != NULL ? "--chaos"
-                                                   : NULL;
+    const char *beside = out->most_ranks > 0             ? "--max_np"
+                         : out->reset_limit >= 0         ? "--reset_limit"
+                         : out->chaos_text != NULL       ? "--chaos"
+                         : out->discovery_script != NULL ? "--host_discovery_script"
+                                                         : NULL;
     if (out->chaos_text != NULL)
         DSC_TRY(dsc_chaos_parse(out->chaos_text, &out->chaos, err));
     if (out->least_ranks == 0 && beside != NULL)

@@ -49,6 +49,7 @@ typedef struct dsc_launcher_options {
     int32_t most_ranks;        /* --max_np; 0: the ranks at the start */
     int32_t first_ranks;       /* ranks at the start, where --max_np says more; 0: all */
     int32_t elastic_timeout_s; /* --elastic_timeout */
+    const char *discovery_script; /* --host_discovery_script */
     const char *chaos_text;
     dsc_chaos_spec chaos;      /* --chaos */
     int32_t reset_limit;       /* --reset_limit; -1: none */

@@ -14,6 +14,7 @@ typedef enum dsc_loop_kind {
     DSC_LOOP_SINK,     /* our own output can be written */
     DSC_LOOP_RANK,     /* output of rank `number`, stream `which` */
     DSC_LOOP_WORLD,    /* a report of rank `number` */
+    DSC_LOOP_SCRIPT,   /* output of --host_discovery_script */
     DSC_LOOP_LINK      /* host `number`: 0 reading, 1 writing, 2 its stderr */
 } dsc_loop_kind;
 

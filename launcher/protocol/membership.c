@@ -11,7 +11,10 @@ void dsc_membership_init(dsc_membership *m, dsc_slot *slot, int32_t count, const
     DSC_ASSERT(limits->least >= 1 && limits->most >= limits->least && count <= DSC_WORLD_RANKS_MAX);
     *m = (dsc_membership) { .limits = *limits, .slot = slot, .count = count, .emit = emit, .user = user };
     for (int32_t i = 0; i < count; i++)
-        slot[i] = (dsc_slot) { .host = slot[i].host, .phase = DSC_SLOT_FREE, .rank = -1 };
+        slot[i] = (dsc_slot) { .host = slot[i].host,
+                               .barred = slot[i].barred,
+                               .phase = slot[i].barred ? DSC_SLOT_CLOSED : DSC_SLOT_FREE,
+                               .rank = -1 };
 }
 
 /* ---- actions ----------------------------------------------------------------------------------------------------- */
@@ -376,7 +379,7 @@ static void lose_slot(dsc_membership *m, int32_t index, const dsc_rank_end *end,
     dsc_slot *slot = &m->slot[index];
     const int64_t wait_ns = slot->failures > 0 ? SECOND << dsc_min_i64(slot->failures - 1, 5) : 0;
     slot->failures++;
-    slot->phase = DSC_SLOT_FREE;
+    slot->phase = slot->barred ? DSC_SLOT_CLOSED : DSC_SLOT_FREE;
     slot->free_at_ns = now_ns + wait_ns;
     m->lost_end = *end;
     m->has_lost_end = true;
@@ -429,6 +432,7 @@ void dsc_membership_host_lost(dsc_membership *m, int32_t host, int64_t now_ns)
 void dsc_membership_allow(dsc_membership *m, int32_t index, bool allowed, int64_t now_ns)
 {
     dsc_slot *slot = &m->slot[index];
+    slot->barred = !allowed;
     if (allowed && slot->phase == DSC_SLOT_CLOSED) {
         slot->phase = DSC_SLOT_FREE;
         slot->failures = 0;
@@ -448,7 +452,7 @@ int32_t dsc_membership_alive(const dsc_membership *m)
 void dsc_membership_host_back(dsc_membership *m, int32_t host, int64_t now_ns)
 {
     for (int32_t i = 0; i < m->count; i++)
-        if (m->slot[i].host == host)
+        if (m->slot[i].host == host && !m->slot[i].barred)
             dsc_membership_allow(m, i, true, now_ns);
 }
 

@@ -37,6 +37,7 @@ typedef enum dsc_slot_phase {
 
 typedef struct dsc_slot {
     int32_t host; /* set by the owner */
+    bool barred;  /* may not be filled, also in a later run */
     /* Private, but for reading. */
     dsc_slot_phase phase;
     bool has_states;

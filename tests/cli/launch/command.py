@@ -65,7 +65,7 @@ def flags_that_are_refused():
 def flags_that_come_later_are_refused_by_name():
     for flag in (["--venv_script", "v"], ["--autotuning", "run"], ["--elastic_training"],
                  ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "1"],
-                 ["--host-discovery-script", "f"], ["--blacklist-cooldown-range", "1"]):
+                 ["--blacklist-cooldown-range", "1"]):
         refused(launch(*flag, "true"), flag[0].split("=")[0], "not built yet")
     refused(launch("--launcher", "rsh", "true"), "--launcher", "rsh")
     refused(launch("--launcher_args", "--x y", "true"), "--launcher_args", "--ssh_option")

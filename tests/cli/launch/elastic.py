@@ -114,6 +114,36 @@ def the_user_ends_the_job_once():
         equal(job.worlds(), [3], "no rank leaves by itself", job.said())
 
 
+@test
+def hosts_of_a_script_take_4_ranks_to_3_to_4_to_6():
+    with Folder() as f:
+        def offer(slots):
+            f.file("new", f"localhost:{slots}\n")
+            os.replace(f.path + "/new", f.path + "/slots")
+
+        offer(4)
+        script = f.file("hosts", f"#!/bin/sh\nexec cat {f.path}/slots\n", 0o755)
+        with Job("-np", "4", "--min_np", "3", "--max_np", "6", "-H", "localhost:6", "--host-discovery-script", script,
+                 steps=1000, more=["--save", "{}/ck"]) as job:
+            for world, (now, then) in enumerate(((4, 3), (3, 4), (4, 6)), 1):
+                job.wait_line(f"dsc-launch: world {world}: {now} rank")
+                job.wait_step(job.steps_done() + 1)
+                offer(then)
+            wait_for(lambda: job.worlds()[-1] == 6 or job.p.poll() is not None, 60, job.said())
+            job.wait_step(job.steps_done() + 2)
+            job.p.terminate()
+            job.end(143)
+            worlds = job.worlds() # two new processes may come one after the other
+            equal([w for i, w in enumerate(worlds) if w != 5], [4, 3, 4, 6], job.said())
+            got, want = losses_of(job.folder.read("log")), undisturbed()
+            equal({k: set(v) for k, v in got.items() if k in want}, {k: set(v) for k, v in want.items() if k in got})
+            check(all(len(v) == 1 for v in got.values()) and len(got) >= 8, "a step was repeated", job.said())
+        for words, part in (("nowhere:3", "nowhere:3"), ("localhost:x", "localhost:x"), ("", "printed no host")):
+            f.file("slots", words)
+            refused(launch("-np", "2", "--min_np", "1", "--host_discovery_script", script, "true"), script, part)
+    refused(launch("--host_discovery_script", "/no/such", "true"), "--host_discovery_script", "needs --min_np")
+
+
 # Kills, stops, late processes and a slow disk, drawn from a seed.
 @test
 def faults_of_chaos_change_no_bit():
