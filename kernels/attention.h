@@ -89,7 +89,7 @@ typedef struct dsc_attention_bwd_args {
     const void *sinks;
     float *d_sinks; /* [H] overwritten: samples and tokens are added in an order of the shape; NULL: frozen */
     dsc_dtype dtype;
-    int64_t stored_bytes; /* of scratch behind dsc_attention_stored_at, for score gradients; 0: none */
+    int64_t stored_bytes; /* scratch for score gradients, behind dsc_attention_stored_at; 0: none */
 } dsc_attention_bwd_args;
 
 /* Whether a logit is another number than the scaled score. */

@@ -323,7 +323,7 @@ inline void copy_bytes(void *shared, const void *global, unsigned bytes, mbarrie
     const unsigned to = shared_address(shared);
     const char *const from = static_cast<const char *>(global);
     if (to % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0)
-        cusim::broken("bytes are copied whose addresses or number are no multiples of 16");
+        cusim::broken("a copy of bytes has an address or a size that is not a multiple of 16");
     sim_barrier *s = sim_published(b);
     cusim::start_async([=] {
         for (unsigned i = 0; i < bytes; i += 16)

@@ -276,7 +276,7 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, vo
  * where these have too few pieces for the multiprocessors. Waves are equally long. */
 int64_t pairs_of_wave(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, int64_t tiles)
 {
-    constexpr int64_t PIECES_EACH = 4; /* of a multiprocessor: long ones and short ones add up to equal times */
+    constexpr int64_t PIECES_EACH = 4; /* pieces of a multiprocessor; long and short ones add up to equal times */
     const int64_t bytes = a->heads / a->kv_heads * dsc_attention_stored_head_bytes(a->tokens, a->keys.all);
     const int64_t cached = at->l2_bytes * 3 / 4 / bytes, busy = dsc_div_ceil(PIECES_EACH * at->multiprocessors, tiles);
     const int64_t most = dsc_min_i64(a->stored_bytes / bytes, dsc_max_i64(cached, busy));

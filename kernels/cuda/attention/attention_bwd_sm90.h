@@ -17,10 +17,11 @@ struct gradient_arrays {
     CUtensorMap k, v;     /* [batch, tokens, kv_heads, size] */
     bwd_arrays a;
     work_list work;
-    /* Of a wave that stores its score gradients. */
-    unsigned char *stored; /* of its first head */
+    /* Waves that store score gradients: those of the wave's first head, the bytes of a head, and the wave's first pair
+     * of a sample and a head. */
+    unsigned char *stored;
     int64_t head_bytes;
-    int32_t first_pair; /* its first pair of a sample and a head; else 0 */
+    int32_t first_pair; /* 0 without waves */
 };
 
 /* Registers of the threads that copy and of those that compute. Those of wide heads need all there are for products. */
