@@ -296,6 +296,35 @@ static void attention_takes_warpgroups_whatever_is_fast(void **state)
     attentions_are(&warpgroups, "warpgroups");
 }
 
+/* Gradients that store those of scores have the bits of the others, so times may choose them. */
+static void attention_stores_score_gradients_where_that_is_faster(void **state)
+{
+    static look before, stored, kept;
+    run_result first, second, third;
+    char *dir = cw_tmp_open();
+    if (!cusim_present())
+        skip();
+    cusim_set_product_ticks(first_is_fast);
+    run("same_bits", 2, 1, 2, &before, &first);
+    attentions_are(&before, "warpgroups");
+    cusim_set_kernel_ticks("dq_sm90_kernel<", 100);
+    stored.save = dir;
+    run("same_bits", 2, 1, 2, &stored, &second);
+    attention_is(&stored, false, "warpgroups");
+    attention_is(&stored, true, "warpgroups-stored");
+    assert_string_equal(stored.attention, "attention: 1 of 1 backward passes are faster with stored score gradients");
+    assert_memory_equal(first.loss, second.loss, sizeof first.loss);
+    assert_string_equal(first.hash, second.hash);
+    cusim_set_kernel_ticks("dkv_sm90_kernel<", 100); /* both have it */
+    kept.load = dir;
+    run("same_bits", 1, 0, 1, &kept, &third);
+    attention_is(&kept, true, "warpgroups-stored");
+    run("fastest", 2, 1, 2, &before, &second);
+    attentions_are(&before, "warpgroups");
+    cusim_set_kernel_ticks(NULL, 0);
+    cw_tmp_close(dir);
+}
+
 static void attention_keeps_the_recorded_kernels(void **state)
 {
     static look recorded, kept;
@@ -629,6 +658,7 @@ int main(void)
         cmocka_unit_test(a_resumed_run_keeps_its_algorithms),
         cmocka_unit_test(a_checkpoint_spares_measuring),
         cmocka_unit_test(attention_takes_warpgroups_whatever_is_fast),
+        cmocka_unit_test(attention_stores_score_gradients_where_that_is_faster),
         cmocka_unit_test(attention_keeps_the_recorded_kernels),
         cmocka_unit_test(attention_never_takes_a_wrong_kernel),
         cmocka_unit_test(a_fixed_choice_gives_fixed_bits),
