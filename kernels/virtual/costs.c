@@ -86,6 +86,18 @@ static double attention_s(int32_t batch, int32_t tokens, int32_t heads, int32_t 
     return flops / rate[size > 64];
 }
 
+double dsc_virtual_own_gradients_s(const dsc_card_rates *rates, const dsc_attention_bwd_args *a)
+{
+    const int64_t group = a->heads / a->kv_heads * dsc_attention_stored_head_bytes(a->tokens, a->keys.all);
+    const double seven =
+        attention_s(a->batch, a->tokens, a->heads, a->head_size, &a->keys, rates->attention_own_flops, 7);
+    const double one = seven / 7;
+    const double moved = 2 * a->batch * (double)a->heads * pairs_seen(a->tokens, &a->keys) / rates->kernel_bytes;
+    /* The first kernel writes beside its products, and the second one does little but read. */
+    const double five = fmax(4 * one, moved) + fmax(one, moved) + rates->kernel_s;
+    return rates->kernel_s + (a->stored_bytes >= group && five < seven ? five : seven);
+}
+
 static double update_bytes(dsc_kernel kernel, const dsc_update_args *a)
 {
     const int32_t states = dsc_recipes[kernel - DSC_KERNEL_ADAMW].state_count;

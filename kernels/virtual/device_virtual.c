@@ -96,6 +96,8 @@ static dsc_status open_one(const dsc_device_ops *ops, const dsc_device_options *
 
 static dsc_status virtual_open(dsc_device **out, const dsc_device_options *options, dsc_error *err)
 {
+    options->clock->own_attention =
+        options->attention == DSC_ATTENTION_FROM_OWN && options->clock->rates->attention_own_flops[0] > 0;
     return open_one(&dsc_device_virtual, options, out, err);
 }
 
@@ -384,7 +386,9 @@ static dsc_status virtual_launch(dsc_stream *stream, dsc_kernel kernel, const vo
         work_on_host(s, dsc_virtual_host_kernel_s(rates, kernel, args));
         return DSC_OK;
     }
-    const double seconds = dsc_virtual_kernel_s(rates, kernel, args, &part);
+    double seconds = dsc_virtual_kernel_s(rates, kernel, args, &part);
+    if (kernel == DSC_KERNEL_ATTENTION_BWD && s->device->clock->own_attention)
+        seconds = dsc_virtual_own_gradients_s(rates, args);
     occupy(s, part, seconds);
     return DSC_OK;
 }

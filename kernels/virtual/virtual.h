@@ -24,6 +24,8 @@ typedef struct dsc_card_rates {
     double product_flops_f32;
     double attention_forward_flops[2]; /* causal halves counted; heads of up to 64, and larger ones */
     double attention_backward_flops[2];
+    /* Gradients by dsc's own kernels of sm_90, all products counted that they compute. 0: the card has others. */
+    double attention_own_flops[2];
     double kernel_bytes;      /* device memory traffic of kernels that do little else, a second */
     double kernel_s;          /* start and end of a kernel */
     double launch_s;          /* the host's part of a launch */
@@ -93,6 +95,7 @@ typedef struct dsc_virtual_clock {
     const dsc_card_rates *rates;
     dsc_virtual_trace *trace; /* NULL, or where items are kept; the caller may change it between two steps */
     int32_t streams, events;  /* numbers that are taken */
+    bool own_attention;       /* the config wants dsc's own kernels where the card has their rate */
     double share;             /* how many times as long a CPU rank's work takes beside the others; 0: as long */
     double host_s;            /* time of the calling thread */
     double caller_s;          /* between CALL_BEGIN and CALL_END: of the thread that goes on behind them */
@@ -128,6 +131,9 @@ double dsc_virtual_cpu_s(dsc_virtual_clock *clock, int32_t kind, const int64_t *
 
 /* costs.c: seconds of one launch on the card, and the part that it belongs to. */
 double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args, dsc_virtual_part *part);
+/* Seconds of gradients of attention by dsc's own kernels (kernels/cuda/attention): five products where the score
+ * gradients have room and that takes less time, otherwise seven. */
+double dsc_virtual_own_gradients_s(const dsc_card_rates *rates, const dsc_attention_bwd_args *a);
 /* Seconds of the host's kernel over the same arguments. */
 double dsc_virtual_host_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args);
 

@@ -177,6 +177,28 @@ static void times_follow_from_the_arguments(void **state)
     assert_int_equal(part, DSC_VIRTUAL_UPDATE);
 }
 
+static const double own_rate = 1e12;
+
+/* 4 products and 1 with stored score gradients, else 7. The second kernel of the five takes as long as its reads. */
+static void own_gradients_take_five_products_or_seven(void **state)
+{
+    (void)state;
+    dsc_card_rates card = rates;
+    dsc_attention_bwd_args a = {
+        .batch = 2, .tokens = 1024, .heads = 3, .kv_heads = 3, .head_size = 64, .dtype = DSC_BF16
+    };
+    const double pairs = 6 * 1024.0 * 1025 / 2, one = 2 * 64 * pairs / own_rate;
+    card.attention_own_flops[0] = card.attention_own_flops[1] = own_rate;
+    card.kernel_bytes = 1e15;
+    near(dsc_virtual_own_gradients_s(&card, &a), 7 * one);
+    a.stored_bytes = dsc_attention_stored_head_bytes(1024, false);
+    near(dsc_virtual_own_gradients_s(&card, &a), 5 * one);
+    card.kernel_bytes = 2 * pairs / (2 * one); /* the reads take as long as two products */
+    near(dsc_virtual_own_gradients_s(&card, &a), 6 * one);
+    card.kernel_bytes = 2 * pairs / (5 * one); /* slow memory: scores are computed twice */
+    near(dsc_virtual_own_gradients_s(&card, &a), 7 * one);
+}
+
 /* The bytes of logits, read once and with gradients written once; those of all rows, read or written once. */
 static void heads_for_labels_take_time(void **state)
 {
@@ -327,7 +349,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_host_call_has_a_clock_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_host_beside_the_card_works_on_the_callers_clock, set_up, tear_down),
         cmocka_unit_test(times_follow_from_the_arguments),
-        cmocka_unit_test(heads_for_labels_take_time), cmocka_unit_test(feature_maps_take_time),
+        cmocka_unit_test(own_gradients_take_five_products_or_seven),
+        cmocka_unit_test(heads_for_labels_take_time),
+        cmocka_unit_test(feature_maps_take_time),
         cmocka_unit_test_setup_teardown(ranks_that_are_equally_fast_replay_the_step_of_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(all_ranks_wait_for_a_slow_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(noise_costs_more_than_its_mean, set_up, tear_down),

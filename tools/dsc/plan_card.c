@@ -28,14 +28,19 @@ typedef struct rate_field {
     const char *name;
     size_t at;
     int32_t count;
+    bool optional; /* 0 where it is not given */
 } rate_field;
 #define RATE(name)                                                                                                     \
     {                                                                                                                  \
-#name, offsetof(dsc_card_rates, name), 1                                                                       \
+#name, offsetof(dsc_card_rates, name), 1, false                                                                \
     }
 #define RATES(name)                                                                                                    \
     {                                                                                                                  \
-#name, offsetof(dsc_card_rates, name), 2                                                                       \
+#name, offsetof(dsc_card_rates, name), 2, false                                                                \
+    }
+#define RATES_OR_NONE(name)                                                                                            \
+    {                                                                                                                  \
+#name, offsetof(dsc_card_rates, name), 2, true                                                                 \
     }
 static const rate_field fields[] = {
     RATE(memory_bytes),
@@ -44,6 +49,7 @@ static const rate_field fields[] = {
     RATE(product_flops_f32),
     RATES(attention_forward_flops),
     RATES(attention_backward_flops),
+    RATES_OR_NONE(attention_own_flops),
     RATE(kernel_bytes),
     RATE(kernel_s),
     RATE(launch_s),
@@ -70,6 +76,8 @@ static dsc_status read_field(const char *path, const cJSON *root, const rate_fie
     double *to = (double *)(void *)((char *)out + field->at);
     bool good =
         field->count == 1 ? positive(item, to) : cJSON_IsArray(item) && cJSON_GetArraySize(item) == field->count;
+    if (item == NULL && field->optional)
+        return DSC_OK;
     for (int i = 0; good && field->count > 1 && i < field->count; i++)
         good = positive(cJSON_GetArrayItem(item, i), &to[i]);
     if (good)
@@ -81,7 +89,7 @@ static dsc_status read_field(const char *path, const cJSON *root, const rate_fie
 static dsc_status parse_card(dsc_alloc *alloc, const char *path, plan_card *out, dsc_error *err)
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
-    static const rate_field peak = { "peak_flops", 0, 1 };
+    static const rate_field peak = { "peak_flops", 0, 1, false };
     char *text = NULL;
     int64_t bytes;
     dsc_json *json = NULL;
