@@ -96,15 +96,14 @@ CLANG_CHECK := -O1 -Xclang -disable-llvm-passes -emit-llvm
 LANGUAGE := README.md CONTRIBUTING.md docs base bench comm configs engine examples include kernels launcher models offload tests tools zero
 # Folders with at least one assertion per function on average.
 ASSERTED := engine/checkpoint offload zero zero/core zero/offload zero/optimizer
-lint: headers
-	$(Q)tests/lint/format.sh
-	$(Q)tests/lint/layers.sh
-	$(Q)tests/lint/folders.py
-	$(Q)tests/lint/links.sh
-	$(Q)tests/lint/readmes.py
-	$(Q)tests/lint/language.py $(LANGUAGE)
-	$(Q)tests/lint/asserts.py $(ASSERTED)
-	$(Q)tests/lint/commits.sh
+# The rules of tests/lint, beside each other where -j allows.
+LINT_RULES := $(patsubst tests/lint/%,lint-%,$(wildcard tests/lint/*.sh tests/lint/*.py))
+lint-language.py: LINT_ARGUMENTS := $(LANGUAGE)
+lint-asserts.py: LINT_ARGUMENTS := $(ASSERTED)
+.PHONY: $(LINT_RULES)
+$(LINT_RULES): lint-%:
+	$(Q)tests/lint/$* $(LINT_ARGUMENTS)
+lint: headers $(LINT_RULES)
 	$(Q)$(MAKE) --no-print-directory CC=gcc test-programs
 	$(Q)if command -v clang >/dev/null; then $(MAKE) --no-print-directory CC=clang BUILD=build/clang-check \
 	        BIN=build/clang-check/bin LIB=build/clang-check/lib OPT='$(CLANG_CHECK)' SIM_OPT='$(CLANG_CHECK)' test-objects; \

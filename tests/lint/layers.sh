@@ -40,7 +40,7 @@ check() { # FOLDER FILE; a name that allowed() gives is a folder, a folder witho
     local may line target ok entry
     may=$(allowed "$1")
     while IFS= read -r line; do
-        target=$(sed -E 's/.*"([^"]+)".*/\1/' <<<"$line")
+        target=${line#*\"} target=${target%%\"*}
         case "$target" in */*) ;; *) continue ;; esac
         ok=0
         for entry in $may; do case "${target%/*}/. $target/" in *" $entry"/* | "$entry "*) ok=1 ;; esac; done
