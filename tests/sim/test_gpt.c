@@ -183,12 +183,16 @@ static void a_save_beside_training(void **state)
     }
 }
 
-/* The update of a step goes on under what comes next: a forward pass, an evaluation, a save. */
+/* The update of a step goes on under what comes next: a forward pass, an evaluation, a save. One rank has no slices: by
+ * day it tries the two stages whose parameters differ in place. */
 static void late_updates_give_the_same_bits(void **state)
 {
     const cusim_policy policies[3] = { CUSIM_COMM_FIRST, CUSIM_COMPUTE_FIRST, CUSIM_RANDOM };
+    const bool night = getenv("DSC_TEST_NIGHT") != NULL;
     for (int32_t world = 1; world <= run_most_ranks(2); world++)
         for (int32_t stage = 0; stage <= 3; stage++) {
+            if (!night && world == 1 && stage % 3 != 0)
+                continue;
             char *dir = cw_tmp_open(), *other = cw_tmp_open(), hex[65];
             uses plain = { .save = dir }, late = { .save = other };
             run_result at_once, later;
