@@ -53,7 +53,8 @@ static dsc_status add_line(void *user, const char *where, const char *text, int6
     DSC_TRY(dsc_json_open(r->alloc, where, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
     const cJSON *root = dsc_json_root(json), *step = cJSON_GetObjectItemCaseSensitive(root, "step");
     dsc_status status = DSC_OK;
-    if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(root, "eval_step"))) {
+    if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(root, "eval_step")) ||
+        cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(root, "world"))) {
         dsc_json_close(&json);
         return DSC_OK;
     }

@@ -40,6 +40,7 @@ typedef struct train_run {
     train_saves saves;
     train_sample sample;
     train_worlds worlds;
+    int64_t world_end_ns; /* when this rank left its last world; 0: it was in none */
     int64_t start_ns, first_step_ns;
     double eval_best; /* lowest loss of an evaluation so far */
     int64_t eval_count, eval_worse_count; /* evaluations, and those in a row whose loss was not lower */
@@ -390,7 +391,10 @@ static dsc_status open_progress(train_run *run, const dsc_engine_stats *stats, d
         DSC_TRY(print_start(run, err));
     if (shows && stats->step > 0 && !run->worlds.now.carried)
         train_progress_say(&run->progress, "resumed at step %lld", (long long)stats->step);
-    return DSC_OK;
+    if (!shows || run->worlds.now.generation <= 1)
+        return DSC_OK;
+    const double seconds = run->world_end_ns != 0 ? (double)(train_now_ns() - run->world_end_ns) * 1e-9 : -1;
+    return train_progress_world(&run->progress, run->worlds.now.generation, stats->step, seconds, err);
 }
 
 static dsc_status open_run(train_run *run, dsc_error *err)
@@ -500,6 +504,7 @@ static dsc_status run_all(train_run *run, dsc_error *err)
         if (run->worlds.end_called)
             return DSC_OK;
         status = run_world(run, err);
+        run->world_end_ns = train_now_ns();
     } while (goes_on(run, status, err));
     if (run->left)
         train_worlds_left(&run->worlds);

@@ -222,6 +222,17 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
     return DSC_OK;
 }
 
+dsc_status train_progress_world(train_progress *p, uint32_t generation, int64_t step, double seconds, dsc_error *err)
+{
+    if (p->jsonl == NULL)
+        return DSC_OK;
+    fprintf(p->jsonl, "{\"world\":%u,\"ranks\":%d,\"after_step\":%lld", generation, (int)p->ranks, (long long)step);
+    fprintf(p->jsonl, seconds >= 0 ? ",\"seconds\":%.3f}\n" : "}\n", seconds);
+    if (fflush(p->jsonl) != 0)
+        return DSC_FAIL(err, DSC_ERR_IO, "dsc.log", "the log cannot be written: %s", strerror(errno));
+    return DSC_OK;
+}
+
 dsc_status train_progress_evaluated(train_progress *p, int64_t step, double loss, const dsc_engine_stats *stats,
                                     dsc_error *err)
 {

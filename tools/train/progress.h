@@ -35,6 +35,9 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *result,
 /* A line of the JSONL log with the loss and the accuracies of an evaluation, if the model sees pictures. */
 dsc_status train_progress_evaluated(train_progress *p, int64_t step, double loss, const dsc_engine_stats *stats,
                                     dsc_error *err);
+/* A line of the JSONL log: the run goes on after `step` in another world of ranks. seconds: since the last one ended;
+ * below 0: not known. */
+dsc_status train_progress_world(train_progress *p, uint32_t generation, int64_t step, double seconds, dsc_error *err);
 /* One plain line, above the bar and into the text log. */
 void train_progress_say(train_progress *p, const char *fmt, ...) DSC_PRINTF(2, 3);
 /* Draws the losses so far, `rows` lines high. */

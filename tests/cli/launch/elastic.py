@@ -65,6 +65,13 @@ def sigterm_to_a_rank_is_a_leave():
         job.same_bits(repeated=0)
         equal(job.worlds(), [3, 2], job.said())
         check("slot 0: its rank has left" in job.said(), job.said())
+        rows = [json.loads(l) for l in job.folder.read("log").splitlines()]
+        worlds = [row for row in rows if "world" in row]
+        equal([(row["world"], row["ranks"]) for row in worlds], [(2, 2)], rows)
+        plot = subprocess.run([os.path.join(os.path.dirname(LAUNCH), "dsc"), "plot", job.folder.path + "/log", "-o",
+                               job.folder.path + "/plot.svg"], capture_output=True, text=True)
+        equal(plot.returncode, 0, plot.stderr)
+        check(0 < worlds[0]["seconds"] < 60 and worlds[0]["after_step"] >= 2, worlds)
 
 
 @test

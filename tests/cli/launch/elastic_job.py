@@ -68,7 +68,7 @@ class Job:
         return self.folder.read("out")
 
     def steps_done(self):
-        return max([json.loads(l)["step"] for l in self.folder.read("log").splitlines() if l.endswith("}")] or [0])
+        return max([json.loads(l).get("step", 0) for l in self.folder.read("log").splitlines() if l.endswith("}")] or [0])
 
     def wait_step(self, step):
         wait_for(lambda: self.steps_done() >= step or self.p.poll() is not None, 60, f"step {step}: {self.said()}")
