@@ -114,4 +114,4 @@ include engine/text/parquet.mk
 -include tests/tests.mk
 -include bench/bench.mk
 -include tools/install.mk
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
