@@ -60,8 +60,8 @@ int16_t dsc_mla_attend(const dsc_block *block, int16_t x, const dsc_mla *part)
     const int64_t heads = part->heads, size = part->plain + part->turned, each = part->plain + part->value;
     const int64_t width = size > part->value ? size : part->value;
     const dsc_op_heads whole = { heads, width };
-    const dsc_op_rope turn_q = { part->rope, heads, size, part->plain, false };
-    const dsc_op_rope turn_k = { part->rope, 1, part->turned, 0, false };
+    const dsc_op_rope turn_q = { part->rope, heads, size, part->plain };
+    const dsc_op_rope turn_k = { part->rope, 1, part->turned, 0 };
     int16_t key;
     int16_t q = make_q(block, x, part);
     const int16_t latent = make_latent(block, x, part, &key);

@@ -34,7 +34,6 @@ typedef enum dsc_op_kind {
     DSC_OP_GATED,      /* gate, up -> y */
     DSC_OP_PAIRS,      /* pairs of gate and up -> y, clamped */
     DSC_OP_ADD,        /* a, b -> y */
-    DSC_OP_MULTIPLY,   /* a, b -> y, element by element */
     DSC_OP_SCALE,      /* x -> y */
     DSC_OP_TANH,       /* x -> y */
     DSC_OP_DROPOUT,    /* x -> y */
@@ -101,7 +100,7 @@ typedef enum dsc_op_kind {
     DSC_OP_LSTM_BWD,         /* dy, y, gates, cells -> the gradient of the gates before their activation */
     DSC_OP_PREPEND_BWD,      /* dy -> dx */
     DSC_OP_TABLE_DW,         /* dy -> */
-    DSC_OP_COLUMNS_DW,     /* dy, x -> */
+    DSC_OP_COLUMNS_DW,       /* dy, x -> */
     DSC_OP_PICK_BWD,         /* dy -> dx */
     DSC_OP_EMBED_DW,         /* dy -> */
     DSC_OP_GATHER_BWD,       /* dy -> dx */
@@ -192,7 +191,6 @@ typedef struct dsc_op_rope {
     const dsc_rope *rope;
     int64_t heads, head_size;
     int64_t first; /* the first column of a head that turns */
-    bool inverse;
 } dsc_op_rope;
 typedef struct dsc_op_attention {
     int64_t heads, kv_heads, head_size;
@@ -308,6 +306,7 @@ typedef struct dsc_op {
     const char *name;
     int16_t in[DSC_OP_INPUTS], out[DSC_OP_OUTPUTS];
     bool unless_kept; /* backward: runs only where ctx->repeated is NULL */
+    bool inverse;     /* ROPE, REGROUP: the way back */
     int16_t record;   /* ROUTER: number of its record in the module, from 1; 0: it has none */
     union {
         dsc_linear_layer linear;
@@ -327,7 +326,6 @@ typedef struct dsc_op {
         dsc_op_lstm lstm;
         struct {
             int64_t groups, queries, head_size;
-            bool inverse;
         } regroup;
         struct {
             double probability;
@@ -486,7 +484,6 @@ int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_
 int16_t dsc_program_activation(dsc_program *program, int16_t x, dsc_activation kind);
 int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up, dsc_activation kind); /* kind(gate) * up */
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b);
-int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b); /* element by element */
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);
 /* Exchanges of the ranks, which program->ranks has since the beginning. With one rank each gives x, and there is no op.
  * y of `share` is x for a part of the program that ranks compute apart: their gradients are added. With `sharers` above

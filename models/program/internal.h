@@ -142,7 +142,7 @@ int16_t dsc_tape_emit_value(dsc_tape *tape, dsc_op *op, int output, int16_t of);
 void dsc_tape_add(dsc_tape *tape, const dsc_op *of, int16_t value, int16_t gradient);
 
 /* ---- Addresses, place.c ---- */
-typedef struct dsc_layout {
+typedef struct dsc_pass_layout {
     int64_t saved_bytes, rebuilt_bytes, repeated_bytes, cache_bytes, scratch_bytes;
     bool has_state;
     int64_t *stored;  /* [forward buffers] offset in its region */
@@ -150,17 +150,17 @@ typedef struct dsc_layout {
     int64_t *work;    /* [ops] offset of an op's own scratch */
     int64_t *cache;   /* [parts of the cache] */
     int64_t *state;   /* [forward ops] offset of an op's state in the cache */
-} dsc_layout;
+} dsc_pass_layout;
 #define DSC_LAYOUT_OUT (-1)
 /* A layout with offsets for a program of any size. */
-typedef struct dsc_any_layout {
-    dsc_layout at;
+typedef struct dsc_any_pass_layout {
+    dsc_pass_layout at;
     int64_t offset[2 * DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS + 3 * DSC_PROGRAM_FORWARD_OPS];
-} dsc_any_layout;
-void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_any_layout *out);
+} dsc_any_pass_layout;
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_any_pass_layout *out);
 /* The same, from program->layouts where it is there; else in *own. */
-const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
-                                          dsc_any_layout *own);
+const dsc_pass_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
+                                          dsc_any_pass_layout *own);
 
 /* ---- One call, run.c ---- */
 typedef struct dsc_exec {
@@ -168,7 +168,7 @@ typedef struct dsc_exec {
     dsc_pass pass;
     const dsc_lora *lora;
     dsc_module_ctx *ctx;
-    const dsc_layout *layout;
+    const dsc_pass_layout *layout;
     dsc_error *err;
     int64_t row; /* the one row of all values that is computed; -1: all rows are */
     int32_t part; /* number of the micro-batch in its group */

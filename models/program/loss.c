@@ -111,7 +111,7 @@ static int64_t piece(int64_t *end, int64_t bytes)
 }
 
 /* The layout of any pass has the bytes that are stored. */
-static loss_layout lay(const dsc_program *program, const dsc_layout *stored, int64_t batch, dsc_dtype dtype)
+static loss_layout lay(const dsc_program *program, const dsc_pass_layout *stored, int64_t batch, dsc_dtype dtype)
 {
     const int64_t gradient = dsc_value_bytes(&program->value[program->output], batch, dtype);
     loss_layout at = { 0 };
@@ -129,9 +129,9 @@ dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *m
     dsc_module_plan plan;
     DSC_ASSERT(program->loss);
     DSC_TRY(dsc_program_plan(program, module, lora, batch, dtype, sink, &plan, err));
-    const dsc_layout stored = { .saved_bytes = plan.saved_bytes,
-                                .rebuilt_bytes = plan.rebuilt_bytes,
-                                .repeated_bytes = plan.repeated_bytes };
+    const dsc_pass_layout stored = { .saved_bytes = plan.saved_bytes,
+                                     .rebuilt_bytes = plan.rebuilt_bytes,
+                                     .repeated_bytes = plan.repeated_bytes };
     const int64_t work = dsc_max_i64(plan.forward_scratch_bytes, plan.backward_scratch_bytes);
     *out = (dsc_module_plan) { .forward_scratch_bytes = lay(program, &stored, batch, dtype).work + work,
                                .forward_flops = plan.forward_flops,
@@ -143,9 +143,9 @@ dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *m
 
 dsc_status dsc_program_run_loss(const dsc_program *program, const dsc_lora *lora, dsc_module_ctx *ctx, dsc_error *err)
 {
-    dsc_any_layout own;
+    dsc_any_pass_layout own;
     const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes, ctx->stores_score_gradients };
-    const dsc_layout *stored = dsc_program_layout(program, DSC_PASS_FORWARD, &of, &own);
+    const dsc_pass_layout *stored = dsc_program_layout(program, DSC_PASS_FORWARD, &of, &own);
     const loss_layout at = lay(program, stored, ctx->batch, ctx->dtype);
     const int64_t items = dsc_value_rows(&program->value[program->output], ctx->batch);
     char *const scratch = ctx->scratch;

@@ -95,7 +95,7 @@ dsc_op_sent dsc_op_exchange_sum_sent, dsc_op_exchange_rows_sent, dsc_op_exchange
 /* ---- Element by element, ops_elements.c ---- */
 dsc_op_launch dsc_op_run_activation, dsc_op_run_activation_bwd, dsc_op_run_gated, dsc_op_run_gated_bwd,
     dsc_op_run_pairs, dsc_op_run_pairs_bwd, dsc_op_run_copy, dsc_op_run_scale, dsc_op_run_tanh, dsc_op_run_tanh_bwd,
-    dsc_op_run_dropout, dsc_op_run_add, dsc_op_run_multiply, dsc_op_run_columns, dsc_op_run_columns_dw;
+    dsc_op_run_dropout, dsc_op_run_add, dsc_op_run_columns, dsc_op_run_columns_dw;
 dsc_op_scratch dsc_op_columns_dw_scratch;
 dsc_op_can_lie dsc_op_gated_can_lie, dsc_op_gated_bwd_can_lie;
 
@@ -160,8 +160,7 @@ dsc_op_rule dsc_rule_batch_norm, dsc_rule_sample_scale;
 /* ---- Backward, rules.c ---- */
 /* One op of the kind's `gradient_kind`; and where the gradient of the output is that of the inputs too. */
 dsc_op_rule dsc_rule_one_op, dsc_rule_pass;
-dsc_op_rule dsc_rule_linear, dsc_rule_norm, dsc_rule_rope, dsc_rule_regroup, dsc_rule_gated, dsc_rule_multiply,
-    dsc_rule_slice, dsc_rule_heads, dsc_rule_prepend, dsc_rule_table, dsc_rule_columns, dsc_rule_router,
-    dsc_rule_dispatch, dsc_rule_grouped;
+dsc_op_rule dsc_rule_linear, dsc_rule_norm, dsc_rule_way_back, dsc_rule_gated, dsc_rule_slice, dsc_rule_heads,
+    dsc_rule_prepend, dsc_rule_table, dsc_rule_columns, dsc_rule_router, dsc_rule_dispatch, dsc_rule_grouped;
 
 #endif

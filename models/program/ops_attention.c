@@ -40,7 +40,7 @@ dsc_status dsc_op_run_rope(dsc_exec *exec, const dsc_op *op)
                                  .heads = (int32_t)op->rope.heads,
                                  .head_size = (int32_t)(apart > 0 ? apart : op->rope.head_size),
                                  .pairs = op->rope.rope->pairs,
-                                 .inverse = op->rope.inverse,
+                                 .inverse = op->inverse,
                                  .neighbours = op->rope.rope->neighbours,
                                  .dtype = exec->ctx->dtype };
     return DSC_RUN(exec->ctx->stream, ROPE, &args, exec->err);
@@ -76,8 +76,8 @@ dsc_status dsc_op_run_regroup(dsc_exec *exec, const dsc_op *op)
         const int64_t apart[3] = { first, first + queries * size, first + (queries + 1) * size };
         const int64_t together[3] = { g * queries * size, all + g * size, all + (groups + g) * size };
         for (int i = 0; i < 3; i++) {
-            const int64_t from = op->regroup.inverse ? together[i] : apart[i];
-            const int64_t to = op->regroup.inverse ? apart[i] : together[i];
+            const int64_t from = op->inverse ? together[i] : apart[i];
+            const int64_t to = op->inverse ? apart[i] : together[i];
             DSC_TRY(copy_columns(exec, op, from, to, i == 0 ? queries * size : size));
         }
     }

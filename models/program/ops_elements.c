@@ -206,18 +206,6 @@ dsc_status dsc_op_run_add(dsc_exec *exec, const dsc_op *op)
     return DSC_RUN(exec->ctx->stream, DROPOUT, &args, exec->err);
 }
 
-/* As the gradient of b^2 / 2: the slope is b, which the gradient of the output, a, is multiplied by. */
-dsc_status dsc_op_run_multiply(dsc_exec *exec, const dsc_op *op)
-{
-    const dsc_gelu_bwd_args args = { .d_in = dsc_exec_at(exec, op->out[0]),
-                                     .d_out = dsc_exec_at(exec, op->in[0]),
-                                     .in = dsc_exec_at(exec, op->in[1]),
-                                     .count = dsc_exec_elements(exec, op->in[0]),
-                                     .dtype = exec->ctx->dtype,
-                                     .kind = DSC_HALF_SQUARE };
-    return DSC_RUN(exec->ctx->stream, GELU_BWD, &args, exec->err);
-}
-
 /* The rows are those of one sample. */
 dsc_status dsc_op_run_columns(dsc_exec *exec, const dsc_op *op)
 {

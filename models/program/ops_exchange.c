@@ -104,13 +104,11 @@ static int64_t summed_elements(const dsc_program *program, const dsc_op *op)
 
 int64_t dsc_op_exchange_dw_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    (void)of;
     return dsc_exchange_sum_bytes(program->ranks.count, 0, summed_elements(program, op), DSC_F32);
 }
 
 int64_t dsc_op_exchange_dw_sent(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    (void)of;
     return dsc_exchange_sum_sent(program->ranks.count, 0, summed_elements(program, op), DSC_F32);
 }
 

@@ -184,53 +184,53 @@ dsc_status dsc_rule_batch_norm(dsc_tape *t, dsc_op *norm, dsc_error *err)
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
+/* Between a map x and y, of its windows. */
+static dsc_pool_args pool_of(const dsc_exec *exec, const dsc_op *op, int16_t y, int16_t x, int16_t chosen)
+{
+    return (dsc_pool_args) { .out = dsc_exec_at(exec, y),
+                             .in = dsc_exec_at(exec, x),
+                             .chosen = (int32_t *)(void *)dsc_exec_at(exec, chosen),
+                             .shape = op->pool,
+                             .samples = dsc_exec_rows(exec, x) / (op->pool.height * op->pool.width),
+                             .channels = dsc_exec_value(exec, x)->columns,
+                             .dtype = exec->ctx->dtype };
+}
+
 dsc_status dsc_op_run_pool(dsc_exec *exec, const dsc_op *op)
 {
-    const dsc_pool_args args = { .out = dsc_exec_at(exec, op->out[0]),
-                                 .in = dsc_exec_at(exec, op->in[0]),
-                                 .chosen = (int32_t *)(void *)dsc_exec_at(exec, op->out[1]),
-                                 .shape = op->pool,
-                                 .samples = dsc_exec_rows(exec, op->in[0]) / (op->pool.height * op->pool.width),
-                                 .channels = dsc_exec_value(exec, op->in[0])->columns,
-                                 .dtype = exec->ctx->dtype };
+    const dsc_pool_args args = pool_of(exec, op, op->out[0], op->in[0], op->out[1]);
     return DSC_RUN(exec->ctx->stream, POOL_FWD, &args, exec->err);
 }
 
 dsc_status dsc_op_run_pool_bwd(dsc_exec *exec, const dsc_op *op)
 {
-    const dsc_pool_args args = { .out = dsc_exec_at(exec, op->in[0]),
-                                 .in = dsc_exec_at(exec, op->out[0]),
-                                 .chosen = (int32_t *)(void *)dsc_exec_at(exec, op->in[1]),
-                                 .shape = op->pool,
-                                 .samples = dsc_exec_rows(exec, op->out[0]) / (op->pool.height * op->pool.width),
-                                 .channels = dsc_exec_value(exec, op->in[0])->columns,
-                                 .dtype = exec->ctx->dtype };
+    const dsc_pool_args args = pool_of(exec, op, op->in[0], op->out[0], op->in[1]);
     return DSC_RUN(exec->ctx->stream, POOL_BWD, &args, exec->err);
 }
 
 /* ---- one row of each sample -------------------------------------------------------------------------------------- */
 
+/* Rows x and y of the same shape, and one row of each sample. */
+static dsc_sample_scale_args scale_of(const dsc_exec *exec, int16_t y, int16_t x, int16_t scale)
+{
+    return (dsc_sample_scale_args) { .out = dsc_exec_at(exec, y),
+                                     .in = dsc_exec_at(exec, x),
+                                     .scale = dsc_exec_at(exec, scale),
+                                     .samples = exec->ctx->batch,
+                                     .rows = dsc_exec_value(exec, x)->rows,
+                                     .channels = dsc_exec_value(exec, x)->columns,
+                                     .dtype = exec->ctx->dtype };
+}
+
 dsc_status dsc_op_run_sample_scale(dsc_exec *exec, const dsc_op *op)
 {
-    const dsc_sample_scale_args args = { .out = dsc_exec_at(exec, op->out[0]),
-                                         .in = dsc_exec_at(exec, op->in[0]),
-                                         .scale = dsc_exec_at(exec, op->in[1]),
-                                         .samples = exec->ctx->batch,
-                                         .rows = dsc_exec_value(exec, op->in[0])->rows,
-                                         .channels = dsc_exec_value(exec, op->in[0])->columns,
-                                         .dtype = exec->ctx->dtype };
+    const dsc_sample_scale_args args = scale_of(exec, op->out[0], op->in[0], op->in[1]);
     return DSC_RUN(exec->ctx->stream, SAMPLE_SCALE_FWD, &args, exec->err);
 }
 
 dsc_status dsc_op_run_sample_scale_bwd(dsc_exec *exec, const dsc_op *op)
 {
-    const dsc_sample_scale_args args = { .out = dsc_exec_at(exec, op->in[0]),
-                                         .in = dsc_exec_at(exec, op->in[1]),
-                                         .scale = dsc_exec_at(exec, op->out[0]),
-                                         .samples = exec->ctx->batch,
-                                         .rows = dsc_exec_value(exec, op->in[0])->rows,
-                                         .channels = dsc_exec_value(exec, op->in[0])->columns,
-                                         .dtype = exec->ctx->dtype };
+    const dsc_sample_scale_args args = scale_of(exec, op->in[0], op->in[1], op->out[0]);
     return DSC_RUN(exec->ctx->stream, SAMPLE_SCALE_BWD, &args, exec->err);
 }
 

@@ -26,15 +26,11 @@ static bool has_losses(const dsc_exec *exec) { return exec->ctx->experts->balanc
 /* Of forward's sums, or of factors in backward. */
 int64_t dsc_op_router_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    (void)program;
-    (void)of;
     return op->record != 0 ? dsc_moe_tally_words(op->rule.experts) * 4 : 0;
 }
 
 int64_t dsc_op_router_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    (void)program;
-    (void)of;
     return op->record != 0 ? (op->rule.experts + 1) * 4 : 0;
 }
 
@@ -188,14 +184,11 @@ static int64_t matrix_bytes(const dsc_op *op, dsc_dtype dtype)
 
 int64_t dsc_op_grouped_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    (void)program;
     return matrix_bytes(op, of->dtype);
 }
 
 int64_t dsc_op_grouped_dw_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    (void)program;
-    (void)of;
     return matrix_bytes(op, DSC_F32);
 }
 
@@ -308,7 +301,6 @@ dsc_status dsc_op_plan_grouped(const dsc_program *program, const dsc_op *op, int
                                dsc_error *err)
 {
     const double each = dsc_op_grouped_flops(program, op, batch);
-    (void)err;
     plan->forward_flops += each;
     plan->backward_flops += plan->module->params[op->grouped.weight].trainable ? 2 * each : each;
     return DSC_OK;

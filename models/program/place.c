@@ -57,7 +57,7 @@ static int64_t piece(int64_t *end, int64_t bytes)
     return at;
 }
 
-static void lay_stored(const dsc_program *program, int64_t batch, dsc_dtype dtype, dsc_layout *out)
+static void lay_stored(const dsc_program *program, int64_t batch, dsc_dtype dtype, dsc_pass_layout *out)
 {
     for (int16_t i = 0; i < program->buffer_count[0]; i++) {
         const dsc_buffer *buffer = &program->buffer[0][i];
@@ -85,7 +85,7 @@ static void lay_stored(const dsc_program *program, int64_t batch, dsc_dtype dtyp
 }
 
 /* Forward and rebuild may use ctx->out until its own value comes: it takes the largest buffers that fit. */
-static bool fits_out(const dsc_program *program, const span *spans, const dsc_layout *at, int16_t candidate)
+static bool fits_out(const dsc_program *program, const span *spans, const dsc_pass_layout *at, int16_t candidate)
 {
     const span *wanted = &spans[candidate];
     bool fits = true;
@@ -102,7 +102,7 @@ static bool is_scratch(const dsc_program *program, dsc_region region)
     return region == DSC_REGION_SCRATCH || (region == DSC_REGION_REPEATED && !program->keeps);
 }
 
-static void use_out(const dsc_program *program, const span *spans, const dsc_op_batch *of, dsc_layout *out)
+static void use_out(const dsc_program *program, const span *spans, const dsc_op_batch *of, dsc_pass_layout *out)
 {
     const int64_t room = dsc_value_bytes(&program->value[program->output], of->batch, of->dtype);
     for (;;) {
@@ -123,7 +123,7 @@ static void use_out(const dsc_program *program, const span *spans, const dsc_op_
 
 /* Everything in the scratch, by the lifetimes in the pass. */
 static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *spans, const dsc_op_batch *of,
-                        dsc_layout *out)
+                        dsc_pass_layout *out)
 {
     const int set = pass == DSC_PASS_BACKWARD;
     const dsc_op_list *list = &program->list[pass];
@@ -166,12 +166,13 @@ static offsets offsets_of(const dsc_program *program)
 
 static int64_t count_of(const offsets *of) { return of->stored + of->scratch + of->work + of->cache + of->state; }
 
-static void lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_layout *out, int64_t *offset)
+static void lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_pass_layout *out,
+                int64_t *offset)
 {
     const offsets counts = offsets_of(program);
     span spans[DSC_PROGRAM_VALUES] = { { 0 } };
     memset(offset, 0, (size_t)count_of(&counts) * sizeof *offset);
-    *out = (dsc_layout) { .stored = offset };
+    *out = (dsc_pass_layout) { .stored = offset };
     out->scratch = out->stored + counts.stored;
     out->work = out->scratch + counts.scratch;
     out->cache = out->work + counts.work;
@@ -183,7 +184,7 @@ static void lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *o
     lay_scratch(program, pass, spans, of, out);
 }
 
-void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_any_layout *out)
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of, dsc_any_pass_layout *out)
 {
     const offsets counts = offsets_of(program);
     DSC_ASSERT(count_of(&counts) <= (int64_t)DSC_COUNT(out->offset));
@@ -204,7 +205,7 @@ typedef struct layout_key {
 struct dsc_layouts {
     _Atomic int32_t state[LAYOUTS]; /* 0: free, 1: being written, 2: there */
     layout_key key[LAYOUTS];
-    dsc_layout layout[LAYOUTS];
+    dsc_pass_layout layout[LAYOUTS];
     int64_t offset[]; /* those of each layout, one layout after another */
 };
 
@@ -220,8 +221,8 @@ static bool is_key(const layout_key *a, const layout_key *b)
            a->dtype == b->dtype && a->pass == b->pass && a->stores_score_gradients == b->stores_score_gradients;
 }
 
-const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
-                                     dsc_any_layout *own)
+const dsc_pass_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
+                                          dsc_any_pass_layout *own)
 {
     struct dsc_layouts *all = program->layouts;
     const offsets counts = offsets_of(program);

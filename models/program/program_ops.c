@@ -124,11 +124,6 @@ int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up, dsc_ac
 
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b) { return add_binary(program, DSC_OP_ADD, a, b); }
 
-int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b)
-{
-    return add_binary(program, DSC_OP_MULTIPLY, a, b);
-}
-
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor)
 {
     dsc_op *op;

@@ -207,21 +207,11 @@ dsc_status dsc_rule_norm(dsc_tape *t, dsc_op *norm, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_rule_rope(dsc_tape *t, dsc_op *rope, dsc_error *err)
+dsc_status dsc_rule_way_back(dsc_tape *t, dsc_op *op, dsc_error *err)
 {
     int16_t made[DSC_OP_INPUTS];
-    dsc_op *op = emit_one(t, rope, made);
-    op->rope.inverse = !rope->rope.inverse;
-    add_made(t, rope, made);
-    return DSC_OK;
-}
-
-dsc_status dsc_rule_regroup(dsc_tape *t, dsc_op *regroup, dsc_error *err)
-{
-    int16_t made[DSC_OP_INPUTS];
-    dsc_op *op = emit_one(t, regroup, made);
-    op->regroup.inverse = !regroup->regroup.inverse;
-    add_made(t, regroup, made);
+    emit_one(t, op, made)->inverse = !op->inverse;
+    add_made(t, op, made);
     return DSC_OK;
 }
 
@@ -235,19 +225,6 @@ dsc_status dsc_rule_gated(dsc_tape *t, dsc_op *gated, dsc_error *err)
         weight_backward(t, &t->program->op[later], gradient_of_product(t, &t->program->op[later]));
     }
     add_made(t, gated, made);
-    return DSC_OK;
-}
-
-/* Two products with the gradient of the output: the other factor is each one's. */
-dsc_status dsc_rule_multiply(dsc_tape *t, dsc_op *product, dsc_error *err)
-{
-    int16_t made[DSC_OP_INPUTS];
-    for (int i = 0; i < 2; i++) {
-        dsc_op *op = dsc_tape_emit(t, DSC_OP_MULTIPLY, product);
-        op->in[0] = t->gradient[product->out[0]], op->in[1] = product->in[1 - i];
-        made[i] = dsc_tape_emit_value(t, op, 0, product->in[i]);
-    }
-    add_made(t, product, made);
     return DSC_OK;
 }
 

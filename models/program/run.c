@@ -182,7 +182,7 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
                            dsc_error *err)
 {
     const dsc_op_list *list = &program->list[pass];
-    dsc_any_layout own;
+    dsc_any_pass_layout own;
     const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes, ctx->stores_score_gradients };
     dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err, .row = -1 };
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
@@ -231,10 +231,10 @@ dsc_status dsc_program_run_group(const dsc_program *program, dsc_pass pass, cons
 {
     const dsc_op_list *list = &program->list[pass];
     const dsc_op_batch of = { lora, ctx[0].batch, ctx[0].dtype, ctx[0].chunk_bytes, ctx[0].stores_score_gradients };
-    dsc_any_layout own;
+    dsc_any_pass_layout own;
     dsc_exec exec[DSC_NORM_GROUP_MAX];
     DSC_ASSERT(count >= 1 && count <= DSC_NORM_GROUP_MAX);
-    const dsc_layout *layout = dsc_program_layout(program, pass, &of, &own);
+    const dsc_pass_layout *layout = dsc_program_layout(program, pass, &of, &own);
     for (int32_t i = 0; i < count; i++)
         exec[i] = (dsc_exec) { .program = program,
                                .pass = pass,
@@ -303,8 +303,8 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
     const dsc_op_batch of = { lora, batch, dtype, sink != NULL ? sink->chunk_bytes : 0,
                               sink != NULL && sink->stores_score_gradients };
     double other = 0, other_again = 0;
-    dsc_any_layout own;
-    const dsc_layout *const at = &own.at;
+    dsc_any_pass_layout own;
+    const dsc_pass_layout *const at = &own.at;
     again.sink = NULL;
     DSC_TRY(plan_list(program, DSC_PASS_FORWARD, &gemms, &other, batch, err));
     DSC_TRY(plan_list(program, DSC_PASS_REBUILD, &again, &other_again, batch, err));

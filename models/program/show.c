@@ -134,8 +134,8 @@ int dsc_program_show(const dsc_program *program, int64_t batch, dsc_dtype dtype,
     static const char *const names[] = { "forward", "rebuild", "backward" };
     text t = { out, bytes, 0 };
     const dsc_op_batch of = { .batch = batch, .dtype = dtype };
-    dsc_any_layout own;
-    const dsc_layout *const at = &own.at;
+    dsc_any_pass_layout own;
+    const dsc_pass_layout *const at = &own.at;
     for (int pass = 0; pass < DSC_PASSES; pass++) {
         dsc_program_lay(program, (dsc_pass)pass, &of, &own);
         add(&t, "%s: %d ops, %lld bytes of scratch\n", names[pass], (int)program->list[pass].count,

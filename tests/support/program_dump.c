@@ -56,7 +56,6 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         [DSC_OP_GATED] = "gated",
         [DSC_OP_PAIRS] = "pairs",
         [DSC_OP_ADD] = "add",
-        [DSC_OP_MULTIPLY] = "multiply",
         [DSC_OP_SCALE] = "scale",
         [DSC_OP_DROPOUT] = "dropout",
         [DSC_OP_SLICE] = "slice",
@@ -85,7 +84,8 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         [DSC_OP_SAMPLE_SCALE] = "sample_scale",
         [DSC_OP_TANH] = "tanh",
         [DSC_OP_GATHER] = "gather",
-        [DSC_OP_EMBED] = "embed", [DSC_OP_COLUMNS] = "columns",
+        [DSC_OP_EMBED] = "embed",
+        [DSC_OP_COLUMNS] = "columns",
     };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds) && kinds[op->kind] != NULL);
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);

@@ -136,7 +136,7 @@ static int16_t attention(program_random *r, int16_t x)
         const dsc_program_tables tables = dsc_program_rope_tables(&r->source, &r->rope);
         for (int i = 0; i < 2; i++)
             qkv[i] = dsc_program_rope(&r->source, qkv[i], tables,
-                                      &(dsc_op_rope) { &r->rope, i == 0 ? heads : kv_heads, HEAD, 0, false });
+                                      &(dsc_op_rope) { &r->rope, i == 0 ? heads : kv_heads, HEAD, 0 });
     }
     return dsc_program_attention(&r->source, qkv[0], qkv[1], qkv[2], &args);
 }
@@ -147,7 +147,7 @@ static int16_t latent_attention(program_random *r, int16_t x)
     const int64_t heads = 1 + program_random_draw(r, 3), turned = HEAD, plain = 1 + program_random_draw(r, 5);
     const int64_t value = 1 + program_random_draw(r, 9), latent = HEAD * (1 + program_random_draw(r, 2));
     const int64_t size = plain + turned, each = plain + value, width = dsc_max_i64(size, value);
-    const dsc_op_rope turn_q = { &r->rope, heads, size, plain, false }, turn_k = { &r->rope, 1, turned, 0, false };
+    const dsc_op_rope turn_q = { &r->rope, heads, size, plain }, turn_k = { &r->rope, 1, turned, 0 };
     const dsc_op_heads one = { 1, latent }, whole = { heads, width }, narrow = { heads, value };
     const dsc_op_attention args = { .heads = heads, .kv_heads = heads, .head_size = width, .scale = 0.5 };
     dsc_program *program = &r->source;
@@ -533,8 +533,10 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
         return dsc_program_scale(&r->source, x, 0.25 * (double)(1 + program_random_draw(r, 8)));
     case 8:
         return dsc_program_dropout(&r->source, x, 0.25, (uint32_t)r->drawn);
-    case 9:
-        return dsc_program_multiply(&r->source, x, same_shape(r, values, count, x));
+    case 9: {
+        const int16_t up = same_shape(r, values, count, x);
+        return dsc_program_gated(&r->source, x, up, any_activation(r));
+    }
     case 10:
         return experts(r, x);
     case 11:

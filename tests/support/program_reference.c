@@ -352,15 +352,6 @@ static void element(program_reference *r, const dsc_op *op, int64_t i, bool back
         factor = op->factor;
     if (op->kind == DSC_OP_DROPOUT)
         factor = dropout_factor(r, op, i);
-    if (op->kind == DSC_OP_MULTIPLY) {
-        double *const z = &r->value[op->in[1]][i], *const dz = &r->d_value[op->in[1]][i];
-        const double d = r->d_value[op->out[0]][i], a = *x, b = *z;
-        if (!backward)
-            *y = a * b;
-        *dx += backward ? d * b : 0;
-        *dz += backward ? d * a : 0;
-        return;
-    }
     if (op->kind == DSC_OP_GATED || op->kind == DSC_OP_ADD) {
         const double z = r->value[op->in[1]][i], d = r->d_value[op->out[0]][i];
         const bool gated = op->kind == DSC_OP_GATED;

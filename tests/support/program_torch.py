@@ -274,8 +274,6 @@ def run_op(program, op, x, y, z, params):
         return x + y
     if kind == "columns":
         return x * params[op["param"]]
-    if kind == "multiply":
-        return x * y
     if kind == "scale":
         return x * op["factor"]
     if kind == "dropout":

@@ -78,9 +78,8 @@ static void expect(const switches *s, const char *params, const char *ops)
         [DSC_OP_ROPE_TABLE] = "tables",   [DSC_OP_ROPE] = "rope",
         [DSC_OP_ATTENTION] = "attention", [DSC_OP_ACTIVATION] = "act",
         [DSC_OP_GATED] = "gated",         [DSC_OP_ADD] = "add",
-        [DSC_OP_MULTIPLY] = "multiply",   [DSC_OP_SCALE] = "scale",
-        [DSC_OP_DROPOUT] = "drop",        [DSC_OP_SLICE] = "slice",
-        [DSC_OP_COPY] = "copy",
+        [DSC_OP_SCALE] = "scale",         [DSC_OP_DROPOUT] = "drop",
+        [DSC_OP_SLICE] = "slice",         [DSC_OP_COPY] = "copy",
     };
     char text[2000] = "";
     size_t used = 0;

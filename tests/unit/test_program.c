@@ -320,8 +320,8 @@ static void refusals_name_op_and_shapes(void **state)
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     expect_refusal(p, "without an output");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
-    dsc_program_end(p, dsc_program_multiply(p, p->input, dsc_program_slice(p, p->input, 0, 4)));
-    expect_refusal(p, "op \"multiply\": its inputs \"in\" [4,8] and \"slice\" [4,4] differ in shape");
+    dsc_program_end(p, dsc_program_gated(p, p->input, dsc_program_slice(p, p->input, 0, 4), DSC_SILU));
+    expect_refusal(p, "op \"gated\": its inputs \"in\" [4,8] and \"slice\" [4,4] differ in shape");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     dsc_program_end(p, dsc_program_activation(p, p->input, DSC_ACTIVATIONS));
     expect_refusal(p, "op \"activation\": activation 10 is not one of the 10 kinds");
