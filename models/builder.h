@@ -74,5 +74,7 @@ const char *dsc_builder_name(dsc_builder *b, const char *name);
 /* builder_ops.c: a value of the block in hand as a node, and back; NONE after a failure. `op` is named by messages. */
 dsc_node dsc_builder_node(dsc_builder *b, int16_t value);
 int16_t dsc_builder_value(dsc_builder *b, dsc_node node, const char *op);
+/* The node of an op that `call` adds, which is not evaluated after a failure. */
+#define BUILDER_NODE(b, call) ((b)->status == DSC_OK ? dsc_builder_node((b), (call)) : DSC_NODE_NONE)
 
 #endif

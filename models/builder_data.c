@@ -48,7 +48,7 @@ dsc_node dsc_build_patches(dsc_builder *b, int64_t patch)
                        "op \"patches\": %lld by %lld pixels; expected a side from 1 to %d and at most %d numbers "
                        "in all planes",
                        (long long)patch, (long long)patch, PATCH_MAX, DSC_LM_INNER_MAX);
-    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_patches(b->program, &args)) : DSC_NODE_NONE;
+    return BUILDER_NODE(b, dsc_program_patches(b->program, &args));
 }
 
 /* ---- pictures ---------------------------------------------------------------------------------------------------- */
@@ -107,9 +107,7 @@ dsc_node dsc_build_prepend(dsc_builder *b, dsc_node x, const char *name, int64_t
     if (rows < 1 || rows > DSC_LM_POSITIONS_MAX)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"prepend\": %lld rows; expected 1 to %d", (long long)rows,
                        DSC_LM_POSITIONS_MAX);
-    if (b->status != DSC_OK)
-        return DSC_NODE_NONE;
-    return dsc_builder_node(b, dsc_program_prepend(b->program, in, declare_rows(b, own, rows, in), rows));
+    return BUILDER_NODE(b, dsc_program_prepend(b->program, in, declare_rows(b, own, rows, in), rows));
 }
 
 dsc_node dsc_build_positions(dsc_builder *b, dsc_node x, const char *name)
@@ -125,8 +123,7 @@ dsc_node dsc_build_positions(dsc_builder *b, dsc_node x, const char *name)
 static dsc_node pick(dsc_builder *b, dsc_node x, int64_t first, int64_t count, bool mean)
 {
     const int16_t in = dsc_builder_value(b, x, mean ? "mean" : "rows");
-    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_pick(b->program, in, first, count, mean))
-                               : DSC_NODE_NONE;
+    return BUILDER_NODE(b, dsc_program_pick(b->program, in, first, count, mean));
 }
 
 dsc_node dsc_build_rows(dsc_builder *b, dsc_node x, int64_t first, int64_t count)

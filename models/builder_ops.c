@@ -210,21 +210,19 @@ dsc_node dsc_build_activation(dsc_builder *b, dsc_node x, dsc_build_activation_k
     if ((uint32_t)kind >= DSC_COUNT(kinds))
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"activation\": kind %d is not one of the %zu", (int)kind,
                        DSC_COUNT(kinds));
-    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_activation(b->program, in, kinds[kind]))
-                               : DSC_NODE_NONE;
+    return BUILDER_NODE(b, dsc_program_activation(b->program, in, kinds[kind]));
 }
 
 dsc_node dsc_build_gated(dsc_builder *b, dsc_node gate, dsc_node up)
 {
     const int16_t in[2] = { dsc_builder_value(b, gate, "gated"), dsc_builder_value(b, up, "gated") };
-    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_gated(b->program, in[0], in[1], DSC_SILU))
-                               : DSC_NODE_NONE;
+    return BUILDER_NODE(b, dsc_program_gated(b->program, in[0], in[1], DSC_SILU));
 }
 
 dsc_node dsc_build_add(dsc_builder *b, dsc_node x, dsc_node y)
 {
     const int16_t in[2] = { dsc_builder_value(b, x, "add"), dsc_builder_value(b, y, "add") };
-    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_add(b->program, in[0], in[1])) : DSC_NODE_NONE;
+    return BUILDER_NODE(b, dsc_program_add(b->program, in[0], in[1]));
 }
 
 dsc_node dsc_build_scale(dsc_builder *b, dsc_node x, double factor)
@@ -232,15 +230,13 @@ dsc_node dsc_build_scale(dsc_builder *b, dsc_node x, double factor)
     const int16_t in = dsc_builder_value(b, x, "scale");
     if (!isfinite(factor))
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"scale\": factor %g; expected a finite number", factor);
-    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_scale(b->program, in, factor)) : DSC_NODE_NONE;
+    return BUILDER_NODE(b, dsc_program_scale(b->program, in, factor));
 }
 
 dsc_node dsc_build_dropout(dsc_builder *b, dsc_node x, double probability)
 {
     const int16_t in = dsc_builder_value(b, x, "dropout");
-    if (b->status != DSC_OK)
-        return DSC_NODE_NONE;
-    return dsc_builder_node(b, dsc_program_dropout(b->program, in, probability, b->dropouts++));
+    return BUILDER_NODE(b, dsc_program_dropout(b->program, in, probability, b->dropouts++));
 }
 
 dsc_node dsc_build_slice(dsc_builder *b, dsc_node x, int64_t first, int64_t columns)
@@ -249,7 +245,7 @@ dsc_node dsc_build_slice(dsc_builder *b, dsc_node x, int64_t first, int64_t colu
     if (first < 0 || columns < 1 || first > INT32_MAX || columns > INT32_MAX)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"slice\": %lld columns from %lld on; expected 1 or more, from 0 on",
                        (long long)columns, (long long)first);
-    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_slice(b->program, in, first, columns)) : DSC_NODE_NONE;
+    return BUILDER_NODE(b, dsc_program_slice(b->program, in, first, columns));
 }
 
 /* ---- custom ops -------------------------------------------------------------------------------------------------- */
@@ -344,7 +340,5 @@ dsc_node dsc_build_custom(dsc_builder *b, const dsc_node *in, const dsc_custom_o
     for (int32_t i = 0; b->status == DSC_OK && i < op->input_count; i++)
         value[i] = dsc_builder_value(b, in[i], op->name);
     const dsc_custom_op *own = b->status == DSC_OK ? keep_custom(b, op, columns_of(b, value[0])) : NULL;
-    if (b->status != DSC_OK)
-        return DSC_NODE_NONE;
-    return dsc_builder_node(b, dsc_program_custom(b->program, value, own));
+    return BUILDER_NODE(b, dsc_program_custom(b->program, value, own));
 }

@@ -1,4 +1,7 @@
 /* families.c - the list of model families. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
 #include "models/families.h"
 
 #include "models/dense.h"
@@ -29,4 +32,17 @@ static const dsc_lm_family *const families[] = {
 const dsc_lm_family *dsc_lm_family_at(int32_t index)
 {
     return index >= 0 && index < (int32_t)DSC_COUNT(families) ? families[index] : NULL;
+}
+
+dsc_status dsc_lm_refuse_family(dsc_hf_config *reader, const dsc_lm_family *family, const char *what,
+                                bool (*has)(const dsc_lm_family *))
+{
+    char list[500] = "";
+    for (size_t i = 0; i < DSC_COUNT(families); i++) {
+        const size_t used = strlen(list);
+        if (has(families[i]))
+            snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "", families[i]->model_type);
+    }
+    return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "%s built for %s; what exists: %s", what, family->model_type,
+                         list);
 }

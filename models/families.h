@@ -8,6 +8,9 @@
 
 /* The i-th family, NULL past the end. families.c */
 const dsc_lm_family *dsc_lm_family_at(int32_t index);
+/* "<what> built for <family>", and those that have it. */
+DSC_MUST_USE dsc_status dsc_lm_refuse_family(dsc_hf_config *reader, const dsc_lm_family *family, const char *what,
+                                             bool (*has)(const dsc_lm_family *));
 
 /* models/conv/: every convolutional network, which config.json names by "architecture". */
 extern const dsc_lm_family dsc_conv_family, dsc_resnet_family; /* the second: by transformers */

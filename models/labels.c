@@ -29,18 +29,7 @@ static const dsc_lm_classifier *head_of(const dsc_lm_family *family, bool of_tok
     return of_tokens ? family->token_classifier : family->classifier;
 }
 
-static dsc_status refuse_family(dsc_hf_config *reader, const dsc_lm_family *family)
-{
-    char list[500] = "";
-    const dsc_lm_family *each;
-    for (int32_t i = 0; (each = dsc_lm_family_at(i)) != NULL; i++) {
-        const size_t used = strlen(list);
-        if (each->classifier != NULL)
-            snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "", each->model_type);
-    }
-    return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "a head for labels is not built for %s; what exists: %s",
-                         family->model_type, list);
-}
+static bool has_classifier(const dsc_lm_family *family) { return family->classifier != NULL; }
 
 /* ---- names of classes -------------------------------------------------------------------------------------------- */
 
@@ -206,7 +195,7 @@ dsc_status dsc_lm_read_labels(dsc_hf_config *reader, dsc_alloc *alloc, const str
     if (!options->wanted && (!says_labels(reader) || head == NULL))
         return DSC_OK;
     if (head == NULL || config->embed_channels > 0)
-        return refuse_family(reader, family);
+        return dsc_lm_refuse_family(reader, family, "a head for labels is not", has_classifier);
     config->of_tokens = of_tokens;
     const cJSON *id2label = dsc_hf_field(reader, "id2label");
     if (id2label != NULL && !cJSON_IsObject(id2label))

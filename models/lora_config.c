@@ -107,32 +107,19 @@ static dsc_status read_patterns(dsc_hf_config *reader, const char *key, double m
     return DSC_OK;
 }
 
-/* PEFT trains modules whose name ends with one of these. */
-static dsc_status read_saved(dsc_hf_config *reader, dsc_lora_config *out)
+/* A list of names, which `add` takes one by one. */
+static dsc_status read_names(dsc_hf_config *reader, const char *key, const char *of,
+                             dsc_status (*add)(dsc_lora_config *, const char *, const char *, dsc_error *),
+                             dsc_lora_config *out)
 {
-    const cJSON *const list = dsc_hf_field(reader, "modules_to_save");
-    if (list != NULL && !cJSON_IsNull(list) && !cJSON_IsArray(list))
-        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"modules_to_save\": expected a list of names of modules");
-    for (const cJSON *each = list != NULL ? list->child : NULL; each != NULL; each = each->next) {
-        if (!cJSON_IsString(each) || each->valuestring[0] == 0)
-            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"modules_to_save\": expected a list of names of modules");
-        DSC_TRY(add_saved(out, each->valuestring, reader->where, reader->err));
+    const cJSON *const list = dsc_hf_field(reader, key);
+    bool good = list == NULL || cJSON_IsNull(list) || cJSON_IsArray(list);
+    for (const cJSON *each = good && list != NULL ? list->child : NULL; each != NULL && good; each = each->next) {
+        good = cJSON_IsString(each) && each->valuestring[0] != 0;
+        if (good)
+            DSC_TRY(add(out, each->valuestring, reader->where, reader->err));
     }
-    return DSC_OK;
-}
-
-static dsc_status read_parameters(dsc_hf_config *reader, dsc_lora_config *out)
-{
-    const cJSON *const list = dsc_hf_field(reader, "target_parameters");
-    if (list != NULL && !cJSON_IsNull(list) && !cJSON_IsArray(list))
-        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"target_parameters\": expected a list of names of parameters");
-    for (const cJSON *each = list != NULL ? list->child : NULL; each != NULL; each = each->next) {
-        if (!cJSON_IsString(each) || each->valuestring[0] == 0)
-            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
-                                 "\"target_parameters\": expected a list of names of parameters");
-        DSC_TRY(dsc_lora_add_parameter(out, each->valuestring, reader->where, reader->err));
-    }
-    return DSC_OK;
+    return good ? DSC_OK : DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\": expected a list of names of %s", key, of);
 }
 
 static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
@@ -145,13 +132,13 @@ static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
     DSC_TRY(dsc_hf_number(reader, "lora_alpha", (dsc_hf_range){ 1e-9, ALPHA_MAX }, 8, &out->alpha));
     DSC_TRY(read_patterns(reader, "rank_pattern", DSC_LORA_RANK_MAX, out->rank_pattern, &out->rank_pattern_count));
     DSC_TRY(read_patterns(reader, "alpha_pattern", ALPHA_MAX, out->alpha_pattern, &out->alpha_pattern_count));
-    DSC_TRY(read_saved(reader, out));
+    DSC_TRY(read_names(reader, "modules_to_save", "modules", add_saved, out));
     if (dsc_hf_field(reader, "use_rslora") != NULL)
         DSC_TRY(dsc_hf_bool(reader, "use_rslora", false, &out->rank_stabilized));
     if (dsc_hf_field(reader, "use_dora") != NULL)
         DSC_TRY(dsc_hf_bool(reader, "use_dora", false, &out->use_dora));
     DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range) { 0, DROPOUT_MAX }, 0, &out->dropout));
-    DSC_TRY(read_parameters(reader, out));
+    DSC_TRY(read_names(reader, "target_parameters", "parameters", dsc_lora_add_parameter, out));
     DSC_TRY(dsc_lora_check_parameters(out, reader->where, reader->err));
     const cJSON *start = dsc_hf_field(reader, "init_lora_weights");
     int32_t index = 0;

@@ -239,18 +239,7 @@ static dsc_status read_member(dsc_hf_config *reader, const cJSON *member, folder
     return DSC_OK;
 }
 
-static dsc_status refuse_family(dsc_hf_config *reader, const dsc_lm_family *family)
-{
-    char list[500] = "";
-    const dsc_lm_family *each;
-    for (int32_t i = 0; (each = dsc_lm_family_at(i)) != NULL; i++) {
-        const size_t used = strlen(list);
-        if (each->embedder != NULL)
-            snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "", each->model_type);
-    }
-    return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "vectors of texts are not built for %s; what exists: %s",
-                         family->model_type, list);
-}
+static bool has_embedder(const dsc_lm_family *family) { return family->embedder != NULL; }
 
 /* Changes what follows the last block. */
 static void set_head(dsc_lm_family *family, dsc_lm_config *config)
@@ -279,7 +268,7 @@ dsc_status dsc_lm_read_vectors(dsc_hf_config *reader, dsc_alloc *alloc, const ch
     const cJSON *const member = dsc_hf_field(reader, MEMBER);
     DSC_ASSERT(dsc_label_kind_pairs(options->kind));
     if (family->embedder == NULL || config->embed_channels > 0 || config->channels > DSC_LABELS_MAX)
-        return refuse_family(reader, family);
+        return dsc_lm_refuse_family(reader, family, "vectors of texts are not", has_embedder);
     if (member != NULL)
         DSC_TRY(read_member(reader, member, &says));
     else if (dir != NULL) {
