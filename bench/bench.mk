@@ -85,6 +85,12 @@ bench-io: $(BENCH_BIN)/bench_io
 bench-quota: all
 	$(Q)bench/bench_quota.py --train $(CURDIR)/bin/train $(addprefix --rounds ,$(call BENCH_ROUNDS,1)) $(if $(SHORT),--steps 8)
 
+.PHONY: bench-elastic
+## bench-elastic: time from the death of a rank to the next step, beside torchrun, and what mirrors cost: [ROUNDS=15] [SOAK=SECONDS] [PYTHON=python3]
+bench-elastic: all
+	$(Q)bench/bench_elastic.py $(CURDIR)/bin $(addprefix --rounds ,$(call BENCH_ROUNDS,1)) $(if $(SOAK),--soak $(SOAK)) \
+	    $(if $(PYTHON),--python $(PYTHON))
+
 .PHONY: bench-watch
 ## bench-watch: what every monitor, table and trace together cost a step: [ROUNDS=600]
 bench-watch: $(BENCH_BIN)/step_worker

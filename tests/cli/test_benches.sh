@@ -13,7 +13,7 @@ declare -A row=(
     [comm]="^2 ranks  (all_gather|reduce_scatter|all_reduce) +[0-9]+ KiB  dsc (shared|plain) +$n GB/s +$n \.\. +$n"
     [builds]="_(this|other) $n (ms/step|us) |_ratio $n times"
     [train]="_speed $n times" [io]="^(read|write) +dsc .* $n GB/s +$n \.\. +$n +cpu $n"
-    [quota]="^quota_speed $n times"
+    [quota]="^quota_speed $n times" [elastic]="^(death|step|mirrors) $n \($n \.\. $n\)"
     [watch]="^watch_(none|all) $n ms/step|^watch_adds -?$n us/step .* share -?$n %"
     [recompute]="^  (kept|none|selective|full) +activations +$n MB .* step +$n \($n \.\. $n\) s, x +$n"
     [simulate]="^small +2 +1 +[124] +$n +$n +$n +$n +$n \($n\) +$n +$n %"
@@ -29,7 +29,7 @@ declare -A row=(
     [fp8-loss]="^(fp32|fp8) .* [+-]$n %  95 % interval [+-]$n to [+-]$n"
     [gpu-kern]="^# bench .* [0-9]+ ns" [gpu]="^nano (dsc|graphs|late) +$n ms  min $n max $n +$n tokens/s"
 )
-declare -A rows=([quota]=1 [kern]=4 [adam]=2 [comm]=12 [builds]=21 [train]=1 [io]=6 [watch]=3 [recompute]=4 [simulate]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3 [sft-data]=2
+declare -A rows=([quota]=1 [elastic]=3 [kern]=4 [adam]=2 [comm]=12 [builds]=21 [train]=1 [io]=6 [watch]=3 [recompute]=4 [simulate]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3 [sft-data]=2
     [images]=2 [pipeline]=1 [moe]=3 [vision]=2 [accuracy]=2 [fp8-loss]=3 [gpu-kern]=4 [gpu]=2)
 may_skip=" train generate sft-data images moe vision accuracy gpu-kern gpu "
 only_by_night=" "
