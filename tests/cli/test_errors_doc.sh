@@ -153,8 +153,9 @@ config run8 '{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text
 report "other moments than the saved ones" says "which are not converted" "$bin/train" --config run8.json --load run
 cat >dies.sh <<'END'
 [ "$RANK" = 1 ] && { until [ -s steps ]; do sleep 0.1; done; kill -9 $$; } &
-exec "$0" --config run.json --steps 100000 --log steps
+exec "$0" --config mirrors.json --steps 100000 --log steps
 END
+config mirrors '{"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "dsc": {"model": "gpt2-nano", "data": "text.txt", "seq_length": 16, "threads": 1, "quota": "even", "elastic": {"mirror_every": 1}}}'
 report "too few ranks" says "and no other came" "$bin/dsc-launch" -np 2 --min_np 2 --reset_limit 0 \
     sh -c ". ./dies.sh" "$bin/train"
 report "no such program" says "nor in PATH" "$bin/dsc-launch" --num_gpus=2 nosuch
