@@ -90,6 +90,26 @@ killed() {
 report "a killed tensor rank ends the job with its name and its places on the axes" killed
 code=0
 
+# A rank is killed while saves go on at every step: whatever is there is whole, and a rank alone continues from it.
+killed_while_saving() {
+    local launcher rank i last
+    timeout 100 "$bin/dsc-launch" --num_gpus=4 train --config config.json --tensor-ranks 2 --steps 100000 \
+        --save kill.save --save-every 1 --log kill.jsonl >out 2>&1 </dev/null &
+    launcher=$!
+    for i in $(seq 300); do
+        [ -e kill.save/step-2 ] && break
+        sleep 0.1
+    done
+    for rank in /proc/[0-9]*; do
+        [ "$(readlink "$rank/cwd" 2>/dev/null)" = "$tmp" ] &&
+            tr '\0' '\n' <"$rank/environ" 2>/dev/null | grep -qx RANK=1 && kill -9 "${rank##*/}"
+    done
+    wait "$launcher"
+    last=$(cat kill.save/latest) && "$dsc" ckpt verify "kill.save/$last" >out 2>&1 &&
+        life after 1 1 $((${last#step-} + 1)) --load "kill.save/$last" && grep -q "resumed at step" after.out
+}
+report "a rank that is killed between saves of every step leaves a whole one, which one rank continues" killed_while_saving
+
 planned() { # a sum of 2 (T - 1) / T of its elements, four for a block, and one each for table and head
     sed 's/"reproducible"/"grid": {"tensor": 2}, "reproducible"/' config.json >two.json
     "$dsc" plan --config two.json --world-size 2 --json >plan.json && grep -q '"tensor":2' plan.json &&

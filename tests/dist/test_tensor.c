@@ -30,6 +30,11 @@ enum { STEPS = 20, RANKS_MAX = 8, PARTS = 4, PARAMS_MAX = 64 };
     "{\"model_type\": \"qwen3\", \"vocab_size\": 61, \"hidden_size\": 64, \"num_hidden_layers\": 2,"                   \
     " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"intermediate_size\": 88, \"head_dim\": 24,"            \
     " \"max_position_embeddings\": 16}"
+/* One head of keys and values, and twelve that 2, 3 and 4 ranks divide. */
+#define TWELVE_HEADS                                                                                                   \
+    "{\"model_type\": \"llama\", \"vocab_size\": 61, \"hidden_size\": 96, \"num_hidden_layers\": 2,"                   \
+    " \"num_attention_heads\": 12, \"num_key_value_heads\": 1, \"intermediate_size\": 96,"                             \
+    " \"max_position_embeddings\": 16, \"tie_word_embeddings\": true}"
 #define GPT2                                                                                                           \
     "{\"model_type\": \"gpt2\", \"vocab_size\": 61, \"n_positions\": 16, \"n_embd\": 64, \"n_head\": 4,"               \
     " \"n_layer\": 2, \"layer_norm_epsilon\": 1e-5}"
@@ -395,17 +400,18 @@ static void first_values_are_those_of_one_rank(void **state)
 /* Saved at one grid, loaded at another and saved again there: the same files. Training goes on near one rank's. */
 static void checkpoints_load_at_any_grid(void **state)
 {
-    static const grid grids[] = { { 2, 2, 2 }, { 1, 1, 1 }, { 1, 4, 1 }, { 4, 1, 2 }, { 1, 2, 2 }, { 1, 1, 4 } };
+    static const grid grids[] = { { 2, 2, 2 }, { 1, 1, 1 }, { 1, 4, 1 }, { 4, 1, 2 },
+                                  { 1, 2, 2 }, { 1, 1, 3 }, { 1, 1, 4 } };
     (void)state;
     char dir[] = "/tmp/dsc-tensor-XXXXXX", from[64], to[64];
     assert_non_null(mkdtemp(dir));
     snprintf(from, sizeof from, "%s/from", dir);
     snprintf(to, sizeof to, "%s/to", dir);
-    run first = { .model = models[1], .g = grids[0], .stage = 2, .bf16 = true, .steps = 3, .save = from };
+    run first = { .model = TWELVE_HEADS, .g = grids[0], .stage = 2, .bf16 = true, .steps = 3, .save = from };
     go_well(&first);
     for (size_t i = 1; i < DSC_COUNT(grids); i++) {
         run other = {
-            .model = models[1], .g = grids[i], .stage = (int32_t)i % 4, .bf16 = true, .load = from, .save = to
+            .model = TWELVE_HEADS, .g = grids[i], .stage = (int32_t)i % 4, .bf16 = true, .load = from, .save = to
         };
         go_well(&other);
         shell("cmp %s/from/step-3/model.safetensors %s/to/step-3/model.safetensors &&"
@@ -413,7 +419,9 @@ static void checkpoints_load_at_any_grid(void **state)
               dir);
         shell("rm -r %s/to", dir);
         let_go(&other);
-        run on = { .model = models[1], .g = grids[i], .stage = (int32_t)i % 4, .bf16 = true, .load = from, .steps = 2 };
+        run on = {
+            .model = TWELVE_HEADS, .g = grids[i], .stage = (int32_t)i % 4, .bf16 = true, .load = from, .steps = 2
+        };
         run back = on;
         back.g = grids[0];
         go_well(&on);
@@ -470,6 +478,22 @@ static void offloaded_states_change_no_bit(void **state)
     shell("rm -r %s", dir);
 }
 
+/* Layers that are not trained have no gradients to add, and their norms are not in the sum of squares. */
+static void frozen_layers_are_those_of_one_rank(void **state)
+{
+    static const char *const frozen[] = { ", \"freeze\": [\"*layers.0.*\"]", ", \"freeze\": [\"*embed_tokens*\"]" };
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(frozen); i++) {
+        run one = { .model = models[2], .g = { 1, 1, 1 }, .more = frozen[i], .steps = 6 }, other = one;
+        go_well(&one);
+        other.g = (grid) { 2, 2, 2 }, other.stage = 1 + (int32_t)i * 2;
+        go_well(&other);
+        expect_near(&one, &other);
+        let_go(&one);
+        let_go(&other);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void tensor_ranks_refuse_sizes_and_features_by_name(void **state)
@@ -524,6 +548,7 @@ int main(void)
         cmocka_unit_test(first_values_are_those_of_one_rank),
         cmocka_unit_test(checkpoints_load_at_any_grid),
         cmocka_unit_test(offloaded_states_change_no_bit),
+        cmocka_unit_test(frozen_layers_are_those_of_one_rank),
         cmocka_unit_test(tensor_ranks_refuse_sizes_and_features_by_name),
         cmocka_unit_test(other_exchanges_are_seen_at_open),
         cmocka_unit_test(a_lost_rank_is_named_with_its_places),
