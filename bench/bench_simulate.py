@@ -7,9 +7,10 @@ at stage 0 without accumulation, and small exchanges of two ranks. Stages 0 to 3
 are predictions.
 
 Two times are compared. CPU time of a rank is what its threads used, by the scheduler's count, so that other programs of
-the machine disturb it little. Wall time is the slowest rank's, and needs a machine that does nothing else. Both are
-medians of rounds in which all numbers of ranks make one step in turn. The card is measured before and after each
-config's rounds, and the mean of both predictions counts."""
+the machine disturb it little. Wall time is the slowest rank's, and needs a machine that does nothing else: the last line
+says whether it was. Both are medians of rounds in which all numbers of ranks make one step in turn, with quarters of the
+wall times. Rank r stays on core r. The card is measured before and after each config's rounds, and the mean of both
+predictions counts."""
 import argparse
 import json
 import os
@@ -21,6 +22,8 @@ import tempfile
 from peers import Ranks, skip
 
 RANKS = (1, 2, 4)
+WITHIN = 0.05  # a ratio that counts as proved
+IDLE = 1.05  # wall time of one rank in its CPU times, at most
 MODELS = {  # name: (config.json or built-in name, vocabulary, sequence, micro-batch)
     "small": ({"model_type": "llama", "vocab_size": 512, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
                "num_key_value_heads": 4, "intermediate_size": 352, "max_position_embeddings": 128}, 512, 128, 2),
@@ -60,15 +63,29 @@ class Simulator:
 
 
 def measure(worker, config, model, rounds, port):
-    """{ranks: (CPU ms of a rank, ms of a step, ms of the fastest step)}"""
+    """{ranks: (CPU ms of a rank, ms of a step, ms of the fastest step, quarters of the ms)}"""
     _, vocab, sequence, _ = MODELS[model]
-    sides = {w: Ranks([worker, config, str(vocab), str(sequence)], w, 1, port + w) for w in RANKS}
+    cores = sorted(os.sched_getaffinity(0))
+    sides = {w: Ranks([worker, config, str(vocab), str(sequence)], w, 1, port + w, cores) for w in RANKS}
     for number in range(rounds + 2):
         for side in sides.values():
             side.step(number >= 2)
     for side in sides.values():
         side.close()
-    return {w: (statistics.median(side.cpu_ms) / w, statistics.median(side.ms), min(side.ms)) for w, side in sides.items()}
+    return {w: (statistics.median(side.cpu_ms) / w, statistics.median(side.ms), min(side.ms), quarters(side.ms))
+            for w, side in sides.items()}
+
+
+def quarters(values):
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    return first, third
+
+
+def summary(name, ratios):
+    for w in RANKS:
+        near = sum(abs(ratio - 1) <= WITHIN for ratio in ratios[w])
+        print(f"{name}, {w} rank{'s' if w > 1 else ''}: predicted / measured median {statistics.median(ratios[w]):.3f},"
+              f" {min(ratios[w]):.3f} to {max(ratios[w]):.3f}; {near} of {len(ratios[w])} rows within {WITHIN * 100:.0f} %")
 
 
 def main():
@@ -84,9 +101,10 @@ def main():
         skip("bench_simulate.py", f"there is no {args.worker}: make bench")
     off = {w: [] for w in RANKS}
     wall = {w: [] for w in RANKS}
+    stretch = []  # wall time of one rank in its CPU times
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     print("model   stage  acc  ranks   CPU ms of a rank: predicted  measured  ratio   step ms: predicted  measured (fastest)"
-          "  ratio  exchange")
+          "  ratio  exchange  middle half of the steps")
     with tempfile.TemporaryDirectory() as folder:
         simulator, port = Simulator(args.bin, folder), 23000 + os.getpid() % 20000
         for model in args.models.split(","):
@@ -98,17 +116,19 @@ def main():
                     seen = measure(args.worker, config, model, args.rounds, port)
                     after = simulator.predict(one_rank, config)
                     port += 8
+                    stretch.append(seen[1][1] / seen[1][0])
                     for w in RANKS:
                         cpu, step, share = ((a + b) / 2 for a, b in zip(before[w], after[w]))
                         off[w].append(cpu / seen[w][0])
                         wall[w].append(step / seen[w][1])
                         print(f"{model:7} {stage:5} {accumulation:4} {w:6} {cpu:28.2f} {seen[w][0]:9.2f} {off[w][-1]:6.3f}"
-                              f" {step:20.2f} {seen[w][1]:9.2f} ({seen[w][2]:.2f}) {wall[w][-1]:6.3f} {share * 100:7.1f} %",
-                              flush=True)
-    for name, ratios in (("CPU time", off), ("wall time", wall)):
-        for w in RANKS:
-            print(f"{name}, {w} rank{'s' if w > 1 else ''}: predicted / measured median {statistics.median(ratios[w]):.3f},"
-                  f" {min(ratios[w]):.3f} to {max(ratios[w]):.3f}")
+                              f" {step:20.2f} {seen[w][1]:9.2f} ({seen[w][2]:.2f}) {wall[w][-1]:6.3f} {share * 100:7.1f} %"
+                              f" {seen[w][3][0]:9.2f} .. {seen[w][3][1]:.2f}", flush=True)
+    summary("CPU time", off)
+    summary("wall time", wall)
+    idle = statistics.median(stretch)
+    print(f"one rank's step takes {idle:.2f} times its CPU time: " +
+          ("the machine was idle" if idle <= IDLE else "the machine was not idle, and wall times prove nothing"))
     return 0
 
 

@@ -37,7 +37,8 @@ def cpu_ms(process):
 class Ranks:
     """Rank processes that make one step together per line (step_worker.c, torch_worker.py, deepspeed_worker.py)."""
 
-    def __init__(self, command, ranks, threads, port):
+    def __init__(self, command, ranks, threads, port, cores=()):
+        """cores: rank r stays on core r of them, from the first on again behind the last; none: anywhere."""
         self.ranks, self.ms, self.cpu_ms, self.losses, self.kib = [], [], [], [], 0
         for rank in range(ranks):
             env = dict(os.environ, OMP_NUM_THREADS=str(threads), DS_ACCELERATOR="cpu")
@@ -46,6 +47,8 @@ class Ranks:
                            LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
             self.ranks.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                                stderr=subprocess.DEVNULL, text=True, bufsize=1))
+            if cores:
+                os.sched_setaffinity(self.ranks[-1].pid, {cores[rank % len(cores)]})
         for process in self.ranks:
             if process.stdout.readline().strip() != "ready":
                 raise SystemExit(f"bench: {' '.join(command)} did not start")
