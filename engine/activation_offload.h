@@ -1,11 +1,11 @@
-/* activation_offload.h - outputs of modules in host memory until their backward (activation_offload.c).
+/* activation_offload.h - values of modules in host memory until their backward (activation_offload.c).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_ACTIVATION_OFFLOAD_H
 #define DSC_ENGINE_ACTIVATION_OFFLOAD_H
 
 #include "engine/internal.h"
 
-/* No call has an effect when all outputs stay on the device. */
+/* No call has an effect when all values stay on the device. */
 dsc_status dsc_outputs_open(dsc_engine *engine, dsc_error *err);
 void dsc_outputs_close(dsc_engine *engine);
 dsc_status dsc_outputs_before_forward(dsc_engine *engine, int32_t module, dsc_error *err);

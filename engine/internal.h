@@ -46,7 +46,7 @@ struct dsc_world {
     int32_t size;
 };
 
-/* Outputs of modules in host memory, work.outputs_buf, until their backward (activation_offload.c). */
+/* Outputs and other values of modules in host memory, work.outputs_buf, until their backward (activation_offload.c). */
 typedef struct dsc_outputs {
     dsc_stream *in, *out;
     dsc_event *mark;

@@ -317,7 +317,9 @@ dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *opti
 {
     dsc_recompute *recompute = &engine->config.own.recompute;
     const bool all = *recompute == DSC_RECOMPUTE_AUTO, on_gpu = !engine->host_visible;
-    const int first = on_gpu ? DSC_RECOMPUTE_KEPT : DSC_RECOMPUTE_NONE;
+    /* Repeated values cost more in host memory than another computation. */
+    const bool keeps = on_gpu && !engine->config.own.outputs_on_host;
+    const int first = keeps ? DSC_RECOMPUTE_KEPT : DSC_RECOMPUTE_NONE;
     const int last = all ? DSC_RECOMPUTE_FULL : DSC_RECOMPUTE_NONE;
     bool fit = false;
     const bool choose = all || (!engine->config.own.recompute_given && on_gpu);
@@ -375,28 +377,40 @@ static void place_mirrors(dsc_engine *engine)
 
 /* Ends of the parts of the activations that are placed already. */
 typedef struct kept_ends {
-    char *saved, *rebuilt, *repeated;
+    char *out, *saved, *rebuilt, *repeated;
 } kept_ends;
 
-/* Where what one micro-batch has of each module lies, from `out` on; those that share it have the same. */
-static char *place_module_buffers(dsc_engine *engine, int32_t mb, char *out, kept_ends *end)
+/* Values of module m: behind what is placed already, or in a place that modules take in turn. `each`: bytes of such a
+ * place, behind which the last module has its own; 0: there are none. */
+static char *place_values(const dsc_engine *engine, int32_t m, int32_t mb, int64_t each, int64_t bytes, char **end)
+{
+    const int64_t group = engine->plan.micro_batch_group, own = dsc_align_up(bytes, 256);
+    char *const at = *end;
+    if (each > 0)
+        return m + 1 < engine->model->module_count ? at + (m % DSC_OUT_SLOTS * group + mb) * each
+                                                   : at + DSC_OUT_SLOTS * group * each + mb * own;
+    *end += own;
+    return at;
+}
+
+/* Places of one micro-batch's values of each module; modules that share memory have the same place. */
+static void place_module_buffers(dsc_engine *engine, int32_t mb, kept_ends *end)
 {
     const dsc_plan *plan = &engine->plan;
     const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
     for (int32_t m = 0; m < engine->model->module_count; m++) {
+        const dsc_module_plan *module = &plan->module[m];
         const int32_t at = dsc_engine_at(engine, mb, m);
-        const int64_t slot = (int64_t)(m % DSC_OUT_SLOTS) * plan->micro_batch_group + mb;
-        engine->work.out[at] = plan->out_away_count > 0 ? out + slot * plan->out_bytes_most : out;
-        out += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
-        engine->work.saved[at] = end->saved + mb * plan->saved_frame;
-        end->saved += plan->saved_shared ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
+        engine->work.out[at] = place_values(engine, m, mb, plan->away.out, module->out_elements * each, &end->out);
+        engine->work.saved[at] = plan->saved_shared
+                                     ? end->saved + mb * plan->saved_frame
+                                     : place_values(engine, m, mb, plan->away.saved, module->saved_bytes, &end->saved);
         engine->work.rebuilt[at] = end->rebuilt + mb * plan->rebuilt_frame;
-        end->rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(plan->module[m].rebuilt_bytes, 256);
-        const int64_t repeated = plan->repeated_bytes > 0 ? plan->module[m].repeated_bytes : 0;
-        engine->work.repeated[at] = repeated > 0 ? end->repeated : NULL;
-        end->repeated += dsc_align_up(repeated, 256);
+        end->rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(module->rebuilt_bytes, 256);
+        const int64_t repeated = plan->repeated_bytes > 0 ? module->repeated_bytes : 0;
+        char *const place = place_values(engine, m, mb, plan->away.repeated, repeated, &end->repeated);
+        engine->work.repeated[at] = repeated > 0 ? place : NULL;
     }
-    return out;
 }
 
 static void place_work_buffers(dsc_engine *engine)
@@ -410,11 +424,11 @@ static void place_work_buffers(dsc_engine *engine)
     kept_ends end = { .saved = at };
     end.rebuilt = at += plan->saved_bytes;
     end.repeated = at += plan->rebuilt_bytes;
-    const char *const outputs = at += plan->repeated_bytes;
+    char *const outputs = end.out = at += plan->repeated_bytes;
     for (int32_t mb = 0; mb < plan->lanes; mb++)
-        at = place_module_buffers(engine, mb, at, &end);
-    DSC_ASSERT(end.repeated == outputs);
-    at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;
+        place_module_buffers(engine, mb, &end);
+    DSC_ASSERT(plan->away.count > 0 || (end.repeated == outputs && end.out == outputs + plan->out_bytes_total));
+    at += plan->out_bytes_total;
     DSC_ASSERT(at == (char *)engine->work.activation_buf.ptr + engine->work.activation_buf.bytes);
     engine->work.logits = (float *)(void *)((char *)engine->work.scratch_buf.ptr + plan->scratch_bytes);
 }

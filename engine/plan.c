@@ -352,19 +352,41 @@ static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
     plan->loss_slots = (int32_t)dsc_max_i64(1, dsc_min_i64(micro_steps, LOSS_MIRROR_BYTES / each));
 }
 
-/* Outputs that wait in host memory, on the device a few slots instead of all. The loss module has none. */
-static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
+int64_t dsc_plan_away_of(const dsc_plan *plan, int32_t m, dsc_dtype dtype)
 {
-    const int32_t count = o->model->module_count - 1 - DSC_OUT_SLOTS;
-    if (!o->config->own.outputs_on_host || o->config->own.recompute != DSC_RECOMPUTE_FULL || count < 1 ||
-        dsc_device_host_visible(o->device))
+    const dsc_module_plan *module = &plan->module[m];
+    return module->out_elements * (int64_t)dsc_dtype_bytes(dtype) + (plan->away.saved > 0 ? module->saved_bytes : 0) +
+           (plan->away.repeated > 0 ? module->repeated_bytes : 0);
+}
+
+/* The places of a kind of values whose module `last`, the loss, has its own behind them. */
+static int64_t places_bytes(const dsc_plan *plan, int64_t each, int64_t last)
+{
+    return plan->micro_batch_group * (DSC_OUT_SLOTS * each + aligned(last));
+}
+
+/* Outputs, saved and repeated values that wait in host memory. The loss module has no output. */
+static void plan_away(const dsc_plan_options *o, dsc_plan *plan)
+{
+    const int32_t last = o->model->module_count - 1, count = last - DSC_OUT_SLOTS;
+    const bool repeats = plan->repeated_bytes > 0;
+    dsc_plan_away *away = &plan->away;
+    if (!o->config->own.outputs_on_host || count < 1 || dsc_device_host_visible(o->device))
         return;
-    plan->out_away_count = count;
-    plan->out_away_bytes = count * plan->micro_batch_group * plan->out_bytes_most;
-    plan->out_bytes_total = DSC_OUT_SLOTS * plan->micro_batch_group * plan->out_bytes_most;
-    const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
+    *away = (dsc_plan_away) { .count = count, .out = plan->out_bytes_most };
+    for (int32_t m = 0; m < last; m++) {
+        const dsc_module_plan *module = &plan->module[m];
+        away->saved = dsc_max_i64(away->saved, plan->saved_shared ? 0 : aligned(module->saved_bytes));
+        away->repeated = dsc_max_i64(away->repeated, repeats ? aligned(module->repeated_bytes) : 0);
+    }
+    away->bytes = count * plan->micro_batch_group * dsc_plan_away_each(away);
+    plan->out_bytes_total = places_bytes(plan, away->out, 0);
+    if (!plan->saved_shared)
+        plan->saved_bytes = places_bytes(plan, away->saved, plan->module[last].saved_bytes);
+    if (repeats)
+        plan->repeated_bytes = places_bytes(plan, away->repeated, plan->module[last].repeated_bytes);
     for (int32_t m = 0; m < count; m++) {
-        const int64_t bytes = o->config->gradient_accumulation_steps * plan->module[m].out_elements * each;
+        const int64_t bytes = o->config->gradient_accumulation_steps * dsc_plan_away_of(plan, m, o->compute_dtype);
         plan->traffic.to_host_bytes += bytes;
         plan->traffic.to_device_bytes += bytes;
     }
@@ -410,14 +432,14 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
 {
     const bool apart = !dsc_device_host_visible(o->device);
     DSC_ASSERT(plan->micro_batch_group >= 1 && plan->loss_slots >= 1);
-    DSC_ASSERT(plan->out_away_count < o->model->module_count);
+    DSC_ASSERT(plan->away.count < o->model->module_count);
     *out = (work_sizes) {
         .activation = plan->out_bytes_total + dsc_plan_d_buffers(plan) * plan->d_bytes_most + plan->losses_bytes +
                       plan->saved_bytes + plan->rebuilt_bytes + plan->repeated_bytes,
         .d_buffers = dsc_plan_d_buffers(plan),
         .scratch = plan->scratch_bytes + plan->logits_bytes,
         .eval = plan->batch_bytes,
-        .outputs = plan->out_away_bytes,
+        .outputs = plan->away.bytes,
         .batch = apart || o->stage.lanes > 0 ? plan->lanes * plan->batch_bytes : 0,
         .stage = plan->stage_bytes,
         .stage_headers = o->stage.header_bytes,
@@ -572,7 +594,7 @@ static void plan_work(const dsc_plan_options *o, dsc_plan *plan)
 static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 {
     plan_mirrors(o, plan);
-    plan_outputs(o, plan);
+    plan_away(o, plan);
     if (o->config->own.save_async)
         plan->snapshot_bytes =
             dsc_ckpt_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments, o->config->optimizer.recipe,

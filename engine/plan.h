@@ -13,7 +13,16 @@
 extern "C" {
 #endif
 
-#define DSC_OUT_SLOTS 3 /* outputs on a device whose others wait in host memory: of two modules, and one that comes */
+#define DSC_OUT_SLOTS 3 /* modules with values on a device whose others wait in host memory: two, and one that comes   \
+                         */
+
+/* Values of modules that wait in host memory from forward to backward. Where a kind of values is kept, the device has
+ * DSC_OUT_SLOTS places for it, each as large as the largest module's, for all micro-batches that run together. */
+typedef struct dsc_plan_away {
+    int32_t count;                /* the values of so many first modules wait; 0: none */
+    int64_t out, saved, repeated; /* bytes of a place, for one micro-batch; 0: the kind is not kept, or shared */
+    int64_t bytes;                /* of host memory */
+} dsc_plan_away;
 
 /* The model for shorter samples than its own, with the parameters of the whole one. */
 typedef struct dsc_truncated_model {
@@ -33,8 +42,8 @@ typedef struct dsc_plan {
     dsc_module_plan *module;      /* [module_count] for the micro-batch; bytes are enough for its cuts too */
     dsc_module_plan *shorter;     /* [cut_count][module_count] */
     bool *backward_reads_params;  /* [module_count] */
-    int64_t out_bytes_most, out_away_bytes; /* a module's output; of those that wait in host memory */
-    int32_t out_away_count;                 /* the outputs of so many first modules do */
+    int64_t out_bytes_most;       /* of a module's output */
+    dsc_plan_away away;
     /* Sums over a micro-batch group: outputs, and values saved from forward to backward. */
     int64_t out_bytes_total, d_bytes_most, scratch_bytes, losses_bytes, logits_bytes;
     int64_t places_bytes; /* part of losses_bytes, its end: places of labels in evaluations */
@@ -102,7 +111,7 @@ typedef struct dsc_work {
     dsc_buf activation_buf, scratch_buf, eval_buf;
     dsc_buf stage_buf;             /* pipeline_transfer.c; not open with one stage */
     dsc_buf stage_headers;         /* messages' headers in host memory; a device has its own in stage_buf */
-    dsc_buf outputs_buf;           /* outputs that wait in host memory; not open where none do */
+    dsc_buf outputs_buf;           /* values that wait in host memory; not open where none do */
     dsc_buf batch_buf, mirror_buf; /* batch_transfer.c; not open on a host_visible device */
     dsc_buf snapshot_buf;          /* copy of states for asynchronous saves; not open without "save_async" */
     /* Outputs of modules, in order, for each micro-batch of a group. The successor's backward reads outputs; some share
@@ -202,10 +211,10 @@ typedef enum dsc_recompute_policy {
 dsc_recompute_policy dsc_plan_recompute(const dsc_config *config, const dsc_module *module,
                                         const dsc_module_plan *plan);
 double dsc_plan_recompute_flops(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan);
-static inline bool dsc_plan_output_is_offloaded(const dsc_plan *plan, int32_t module)
-{
-    return module < plan->out_away_count;
-}
+static inline bool dsc_plan_is_away(const dsc_plan *plan, int32_t module) { return module < plan->away.count; }
+static inline int64_t dsc_plan_away_each(const dsc_plan_away *away) { return away->out + away->saved + away->repeated; }
+/* Bytes that one micro-batch of a module moves to host memory. */
+int64_t dsc_plan_away_of(const dsc_plan *plan, int32_t module, dsc_dtype dtype);
 /* FLOPs of one micro-batch, recomputation included; modules of a plan, of full or truncated samples. */
 double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const dsc_module_plan *modules);
 /* Bytes of the tag in all tiers. */

@@ -103,17 +103,13 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
 
 static dsc_status resolve_outputs(dsc_config *config, const char *device, dsc_error *err)
 {
-    const char *word = NULL;
     char where[256];
-    if (config->own.recompute < DSC_RECOMPUTE_FULL)
-        word = "no effect: it is about what dsc.recompute \"full\" keeps";
-    else if (device != NULL && strcmp(device, "cpu") == 0)
-        word = "moves nothing: host memory is the device of CPU ranks";
-    if (!config->own.outputs_on_host || word == NULL)
+    if (!config->own.outputs_on_host || device == NULL || strcmp(device, "cpu") != 0)
         return DSC_OK;
     dsc_config_source_text(config, config->unresolved.outputs_on_host, where);
     return dsc_config_warn_at(config, where, config->unresolved.outputs_on_host.line,
-                              "activation_checkpointing.cpu_checkpointing", err, "%s", word);
+                              "activation_checkpointing.cpu_checkpointing", err,
+                              "moves nothing: host memory is the device of CPU ranks");
 }
 
 static dsc_status warn_no_effect(dsc_config *config, dsc_source_pos place, const char *key, const char *about,

@@ -29,13 +29,14 @@
 #define VIOLATION 98
 #define TEXT_MAX 1024
 
-static dsc_model *model;
+static dsc_model *model, *deep; /* deep: values of two modules can wait in host memory */
 
 typedef struct training {
     int32_t stage, accumulation;
     const char *more; /* members of "zero_optimization", each preceded by a comma */
     int32_t world, device; /* world size; device of the planted fault */
     const char *own;  /* more of "dsc" */
+    dsc_model **model; /* NULL: model */
 } training;
 
 typedef enum ending { SAME, REPORTED, FAILED, DIFFERENT, STUCK } ending;
@@ -56,8 +57,13 @@ static void train_in_child(const training *t, cusim_fault fault, int64_t number,
              " \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": true, \"reduce_bucket_size\": 20000%s},"
              " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 10, %s}}",
              (int)t->accumulation, (int)t->stage, t->more, t->own);
-    const run_options options = { .world = t->world, .steps = 2, .model = model, .config = config,
-                                  .data = tiny_gpt_data(model, 1 << 20), .fault_rank = -1 };
+    const dsc_model *of = t->model != NULL ? *t->model : model;
+    const run_options options = { .world = t->world,
+                                  .steps = 2,
+                                  .model = of,
+                                  .config = config,
+                                  .data = tiny_gpt_data(of, 1 << 20),
+                                  .fault_rank = -1 };
     cusim_set_schedule(1, policy);
     cusim_plant(fault, t->device, number);
     run_world(&options, &out->run);
@@ -113,13 +119,17 @@ static ending run_child(const training *t, cusim_fault fault, int64_t number, cu
     ", \"sub_group_size\": 9000, \"stage3_param_persistence_threshold\": 0,"                             \
     " \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}"
 
+/* Beside "zero_optimization". */
+#define VALUES_ON_THE_HOST "}, \"activation_checkpointing\": {\"cpu_checkpointing\": true"
+
 static const training trainings[] = {
-    { 3, 2, "", 2, 0, FIRST_PLANS },
-    { 2, 2, "", 2, 0, FIRST_PLANS },
-    { 1, 1, "", 2, 0, FIRST_PLANS },
-    { 3, 2, ON_THE_HOST, 2, 0, FIRST_PLANS },
-    { 0, 1, "", 2, 0, FIRST_PLANS LATE_UPDATE },
-    { 3, 1, "", 2, 0, FIRST_PLANS LATE_UPDATE },
+    { 3, 2, "", 2, 0, FIRST_PLANS, NULL },
+    { 2, 2, "", 2, 0, FIRST_PLANS, NULL },
+    { 1, 1, "", 2, 0, FIRST_PLANS, NULL },
+    { 3, 2, ON_THE_HOST, 2, 0, FIRST_PLANS, NULL },
+    { 0, 1, "", 2, 0, FIRST_PLANS LATE_UPDATE, NULL },
+    { 3, 1, "", 2, 0, FIRST_PLANS LATE_UPDATE, NULL },
+    { 1, 2, VALUES_ON_THE_HOST, 2, 0, FIRST_PLANS ", \"recompute\": \"none\"", &deep },
 };
 
 /* Every `stride`-th fault of one kind, or about a dozen. `harmless`: how many at most may end as if nothing were
@@ -186,8 +196,8 @@ static void every_collective(void **state)
 /* ---- what is not given ---- */
 
 static const training refused[] = {
-    { 1, 1, "", 1, 0, "\"cuda_graphs\": true" },
-    { 3, 1, ON_THE_HOST, 2, 1, FIRST_PLANS ", \"cuda_graphs\": true" },
+    { 1, 1, "", 1, 0, "\"cuda_graphs\": true", NULL },
+    { 3, 1, ON_THE_HOST, 2, 1, FIRST_PLANS ", \"cuda_graphs\": true", NULL },
 };
 
 static void expect_refusal(const training *t, const outcome *out, ending ended, int64_t n, const char *text)
@@ -255,7 +265,9 @@ int main(void)
         cmocka_unit_test(streams_and_events_that_are_not_given),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 31, .sequence = 8, .heads = 1, .layers = 2 });
+    deep = tiny_gpt_open(&(tiny_gpt) { .vocab = 31, .sequence = 8, .heads = 1, .layers = 4 });
     const int failed = cmocka_run_group_tests_name("faults planted into training on simulated GPUs", tests, NULL, NULL);
     dsc_model_close(&model);
+    dsc_model_close(&deep);
     return failed;
 }

@@ -162,18 +162,22 @@ static void overlap_on_and_off_give_the_same_bits(void **state)
     }
 }
 
-/* Inputs of recomputation in host memory are copied back before they are read. */
-static void outputs_of_modules(void **state)
+/* Values that are kept of modules, in host memory, are copied back before they are read. */
+static void values_of_modules(void **state)
 {
-    run_result on_gpus, away;
-    variant v = { .world = 1, .stage = 0, .accumulation = 2, .bf16 = true, .zero = "", .model = deep,
-                  .own = ", \"recompute\": \"full\"" };
-    run(&v, &on_gpus);
-    v.extra = ", \"activation_checkpointing\": {\"cpu_checkpointing\": true}";
-    for (int in_turn = 0; in_turn < 2; in_turn++) {
-        v.in_turn = in_turn != 0;
-        expect_same_bits(&on_gpus, &v, &away);
-        assert_true(away.device_planned < on_gpus.device_planned);
+    static const char *const levels[] = { "full", "none", "kept", "selective" };
+    for (size_t i = 0; i < DSC_COUNT(levels); i++) {
+        char own[64];
+        run_result on_gpus, away;
+        snprintf(own, sizeof own, ", \"recompute\": \"%s\"", levels[i]);
+        variant v = { .world = 1, .stage = 0, .accumulation = 2, .bf16 = true, .zero = "", .model = deep, .own = own };
+        run(&v, &on_gpus);
+        v.extra = ", \"activation_checkpointing\": {\"cpu_checkpointing\": true}";
+        for (int in_turn = 0; in_turn < (i == 0 ? 2 : 1); in_turn++) {
+            v.in_turn = in_turn != 0;
+            expect_same_bits(&on_gpus, &v, &away);
+            assert_true(away.device_planned < on_gpus.device_planned);
+        }
     }
 }
 
@@ -349,7 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_placement_of_states_gives_the_same_bits),
         cmocka_unit_test(overlap_on_and_off_give_the_same_bits),
-        cmocka_unit_test(outputs_of_modules),
+        cmocka_unit_test(values_of_modules),
         cmocka_unit_test(moments_and_sums_in_bf16),
         cmocka_unit_test(moments_in_8_bits),
         cmocka_unit_test(whole_tensors_from_everywhere),
