@@ -80,14 +80,29 @@ static void apply_table(dsc_image *image, int channel, const uint8_t table[VALUE
     }
 }
 
-static void posterize_or_solarize(dsc_image *image, rand_op op, double size)
+static void apply_to_all(dsc_image *image, const uint8_t table[VALUES])
 {
-    uint8_t table[VALUES];
-    const int mask = 0xff & ~((1 << (8 - (int)size)) - 1);
-    for (int v = 0; v < VALUES; v++)
-        table[v] = (uint8_t)(op == OP_POSTERIZE ? v & mask : v < size ? v : 255 - v);
     for (int c = 0; c < DSC_IMAGE_CHANNELS; c++)
         apply_table(image, c, table);
+}
+
+/* The upper `bits` of each value stay. */
+static void posterize(dsc_image *image, int bits)
+{
+    uint8_t table[VALUES];
+    DSC_ASSERT(bits >= 0 && bits <= 8);
+    for (int v = 0; v < VALUES; v++)
+        table[v] = (uint8_t)(v >> (8 - bits) << (8 - bits));
+    apply_to_all(image, table);
+}
+
+/* Values from `threshold` on are inverted. */
+static void solarize(dsc_image *image, double threshold)
+{
+    uint8_t table[VALUES];
+    for (int v = 0; v < VALUES; v++)
+        table[v] = (uint8_t)(v < threshold ? v : 255 - v);
+    apply_to_all(image, table);
 }
 
 static void count_values(const dsc_image *image, int channel, int64_t count[VALUES])
@@ -192,8 +207,10 @@ static void run_op(rand_op op, double size, dsc_image *spare, dsc_image *image)
     } else if (op == OP_SHARPNESS) {
         memcpy(spare->pixels, image->pixels, (size_t)image->width * (size_t)image->height * DSC_IMAGE_CHANNELS);
         sharpen(spare, (float)(1 + size), image);
-    } else if (op == OP_POSTERIZE || op == OP_SOLARIZE) {
-        posterize_or_solarize(image, op, size);
+    } else if (op == OP_POSTERIZE) {
+        posterize(image, (int)size);
+    } else if (op == OP_SOLARIZE) {
+        solarize(image, size);
     } else if (op == OP_AUTOCONTRAST || op == OP_EQUALIZE) {
         for (int c = 0; c < DSC_IMAGE_CHANNELS; c++)
             op == OP_EQUALIZE ? equalize_channel(image, c) : stretch_channel(image, c);
