@@ -17,7 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 def main():
     steps, checkpoint, log = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    # A store of its own for each start: in torchrun's, ranks find the addresses of processes that are gone.
+    dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(log)}.store{os.environ['TORCHELASTIC_RESTART_COUNT']}",
+                            rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
     torch.manual_seed(1)
     layers = [m for _ in range(4) for m in (torch.nn.Linear(464, 464), torch.nn.GELU())]
     model = DistributedDataParallel(torch.nn.Sequential(*layers))
