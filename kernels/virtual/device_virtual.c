@@ -97,7 +97,7 @@ static dsc_status open_one(const dsc_device_ops *ops, const dsc_device_options *
 static dsc_status virtual_open(dsc_device **out, const dsc_device_options *options, dsc_error *err)
 {
     options->clock->own_attention =
-        options->attention == DSC_ATTENTION_FROM_OWN && options->clock->rates->attention_own_flops[0] > 0;
+        options->attention == DSC_CUDNN_NEVER && options->clock->rates->attention_own_flops[0] > 0;
     return open_one(&dsc_device_virtual, options, out, err);
 }
 
