@@ -46,8 +46,11 @@ typedef struct exchange_list {
 static dsc_status list_exchanges(const dsc_engine *engine, exchange_list *out, dsc_error *err)
 {
     const dsc_config *config = &engine->config;
-    const int64_t numbers[] = { config->train_micro_batch_size_per_gpu, engine->model->module_count,
-                                config->own.recompute, dsc_config_micro_batch_group(config), config->zero.stage };
+    /* Rows of the loss's chunks follow from head_chunk_bytes and the model. */
+    const int64_t numbers[] = {
+        config->train_micro_batch_size_per_gpu, engine->model->module_count, config->own.recompute,
+        dsc_config_micro_batch_group(config),   config->zero.stage,          config->own.head_chunk_bytes
+    };
     const dsc_plan_sink sink = { .chunk_bytes = config->own.head_chunk_bytes };
     uint64_t hash = dsc_xxh3_128(numbers, sizeof numbers, 0).low;
     for (int32_t m = 0; m < engine->model->module_count; m++) {

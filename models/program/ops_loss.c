@@ -107,16 +107,32 @@ static dsc_gemm_args product(const dsc_program *program, const dsc_op *op, int w
     }
 }
 
+static bool is_shared(const dsc_op *op) { return op->classify.total > 0; }
+
+/* Rows of the table that rank `rank` has. */
+static int64_t rows_of_rank(const dsc_program *program, const dsc_op *op, int32_t rank)
+{
+    return dsc_param_part_length(&program->param[op->classify.table].share, rank);
+}
+
+/* Bytes between two rows of logits of the rank with most of them: all ranks exchange the numbers of equal chunks. */
+static int64_t largest_stride_bytes(const dsc_program *program, const dsc_op *op, dsc_dtype dtype)
+{
+    const int64_t stride =
+        is_shared(op) ? dsc_align_up(rows_of_rank(program, op, 0), LOGITS_ALIGN) : stride_of(program, op);
+    return stride * (int64_t)dsc_dtype_bytes(dtype);
+}
+
 /* Rows of a full chunk; the last one may be shorter. Several chunks have 13/16 of the limit at most before their rows
  * are rounded up. */
 static int64_t chunk_rows(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
     const int64_t rows = dsc_value_rows(&program->value[op->in[0]], of->batch);
-    const int64_t row_bytes = stride_of(program, op) * (int64_t)dsc_dtype_bytes(of->dtype);
+    const int64_t each = largest_stride_bytes(program, op, of->dtype);
     const int64_t most = of->chunk_bytes > 0 ? of->chunk_bytes : CHUNK_BYTES_MAX;
-    if (rows <= most / row_bytes)
+    if (rows <= most / each)
         return rows;
-    const int64_t count = dsc_div_ceil(rows, dsc_max_i64(1, most / 16 * 13 / row_bytes));
+    const int64_t count = dsc_div_ceil(rows, dsc_max_i64(1, most / 16 * 13 / each));
     return dsc_min_i64(rows, dsc_align_up(dsc_div_ceil(rows, count), CHUNK_ROWS_ALIGN));
 }
 
@@ -125,14 +141,6 @@ static int64_t logits_bytes(const dsc_program *program, const dsc_op *op, const 
 {
     const int64_t element = (int64_t)dsc_dtype_bytes(of->dtype);
     return dsc_align_up(chunk_rows(program, op, of) * stride_of(program, op) * element, 256);
-}
-
-static bool is_shared(const dsc_op *op) { return op->classify.total > 0; }
-
-/* Rows of the table that rank `rank` has. */
-static int64_t rows_of_rank(const dsc_program *program, const dsc_op *op, int32_t rank)
-{
-    return dsc_param_part_length(&program->param[op->classify.table].share, rank);
 }
 
 /* Bytes of all ranks' parts of the losses of so many rows. */
