@@ -104,11 +104,11 @@ __device__ __forceinline__ void key_step(float (&dk)[1][DP / 8][4], float (&dv)[
     if (!LAST && !WIDE)
         ask_key_scores(r, x, after);
     pack_rows(r.packed, r.ds[0]);
-    ask_columns<DP>(dk[0], r.packed, x.s.ring[0].tile(now.turn));
-    if (STORES) {
+    if (STORES) { /* before the product: it reads these registers until it is waited for */
         store_slopes(stored, r.packed);
         stored += STORED_BYTES + (after.row == x.w.row ? x.next_head : 0);
     }
+    ask_columns<DP>(dk[0], r.packed, x.s.ring[0].tile(now.turn));
     if (WIDE) {
         wgmma_wait<1>(dv[0]);
         x.s.ring[1].give_back(now.turn);
