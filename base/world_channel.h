@@ -20,6 +20,7 @@
 #include "base/base.h"
 
 #define DSC_WORLD_CHANNEL "DSC_WORLD_CHANNEL"
+#define DSC_WORLD_SIZES "DSC_WORLD_SIZES"
 #define DSC_WORLD_CHAOS_DISK "DSC_CHAOS_DISK_MS"
 
 enum {

@@ -18,8 +18,8 @@ dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err);
 /* world_fit.c: dsc_engine_check_fit of the same run on so many ranks. Each host has as many as this one, if there are
  * enough. */
 dsc_status dsc_engine_check_world(const dsc_engine *engine, int32_t ranks, dsc_error *err);
-/* Collective; the smallest world that the config allows would fit too. */
-dsc_status dsc_engine_check_smallest(const dsc_engine *engine, dsc_error *err);
+/* Collective; all worlds that the config allows can share the batch, and the smallest one would fit too. */
+dsc_status dsc_engine_check_worlds(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_memory(dsc_engine *engine);
 

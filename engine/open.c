@@ -296,7 +296,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
         return DSC_OK;
     DSC_TRY(dsc_engine_agree_fit(engine, err));
     if (!engine->plan_only)
-        DSC_TRY(dsc_engine_check_smallest(engine, err));
+        DSC_TRY(dsc_engine_check_worlds(engine, err));
     if (!engine->plan_only) {
         DSC_TRY(dsc_engine_open_monitors(engine, err));
         DSC_TRY(dsc_engine_scan_data(engine, err));

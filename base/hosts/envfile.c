@@ -143,9 +143,23 @@ static bool is_among(const char *name, size_t bytes, const char *const *list, si
 
 bool dsc_env_is_launchers(const char *name, size_t bytes)
 {
-    static const char *const set_by_launcher[] = { "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE",
-                                        "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "DSC_JOB_TOKEN",
-                                        "DSC_LAUNCHER_PID", "DSC_LAUNCH_TTY", "DSC_RESTART_COUNT", "DSC_FLIGHT" };
+    static const char *const set_by_launcher[] = { "RANK",
+                                                   "LOCAL_RANK",
+                                                   "WORLD_SIZE",
+                                                   "LOCAL_SIZE",
+                                                   "LOCAL_WORLD_SIZE",
+                                                   "CROSS_RANK",
+                                                   "CROSS_SIZE",
+                                                   "MASTER_ADDR",
+                                                   "MASTER_PORT",
+                                                   "DSC_JOB_TOKEN",
+                                                   "DSC_LAUNCHER_PID",
+                                                   "DSC_LAUNCH_TTY",
+                                                   "DSC_RESTART_COUNT",
+                                                   "DSC_FLIGHT",
+                                                   "DSC_WORLD_CHANNEL",
+                                                   "DSC_WORLD_SIZES",
+                                                   "DSC_CHAOS_DISK_MS" };
     return is_among(name, bytes, set_by_launcher, DSC_COUNT(set_by_launcher));
 }
 

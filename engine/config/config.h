@@ -467,6 +467,7 @@ typedef struct dsc_ext_config {
     dsc_grid_section grid;
     dsc_quota_section quota;
     int64_t min_ranks;                /* the smallest world that the run may come to; 0: any, unchecked */
+    int64_t max_ranks;                /* the largest; 0: as many as at the start. Looked at beside min_ranks */
     int64_t mirror_every;             /* steps between copies of states to a neighbour; 0: none */
     int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
     int64_t norm_group;               /* micro-batches that batch norms normalise together; 0: each by itself */

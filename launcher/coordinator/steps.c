@@ -33,7 +33,9 @@ static void send_task(dsc_coordinator_worker *c, int32_t index)
     task.one_stream = dsc_output_sink_count(c->out) == 1;
     task.late_ms = (int32_t)job->opt->chaos.late_ms;
     task.disk_ms = (int32_t)job->opt->chaos.disk_ms;
-    task.elastic = job->opt->least_ranks > 0;
+    task.least_ranks = job->opt->least_ranks;
+    if (task.least_ranks > 0)
+        task.most_ranks = job->opt->most_ranks > 0 ? job->opt->most_ranks : job->plan->world_size;
     task.rank0_only = job->opt->rank_log_dir != NULL;
     c->agents->send_task(c, index, &task);
 }

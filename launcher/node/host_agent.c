@@ -141,9 +141,10 @@ void dsc_host_agent_set_task(dsc_host_agent *agent, uint32_t epoch, dsc_host_tas
     dsc_host_task_close(agent->alloc, &agent->task);
     agent->task = *task;
     agent->task_epoch = epoch;
-    dsc_host_agent_step(
-        agent, (dsc_agent_event) {
-                   .kind = DSC_AGENT_TASK, .epoch = epoch, .rank_count = task->rank_count, .elastic = task->elastic });
+    dsc_host_agent_step(agent, (dsc_agent_event) { .kind = DSC_AGENT_TASK,
+                                                   .epoch = epoch,
+                                                   .rank_count = task->rank_count,
+                                                   .elastic = task->least_ranks > 0 });
 }
 
 /* ---- the loop ---- */

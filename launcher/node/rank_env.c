@@ -5,6 +5,7 @@
  *   DSC_FLIGHT         where the rank writes what its collectives are doing (base/flight_log.h)
  *   DSC_LAUNCH_TTY     columns of the terminal that rank 0's stdout, a pipe, ends in: a live bar may be drawn
  *   DSC_WORLD_CHANNEL  with --min_np: the descriptor of the rank's world channel (base/world_channel.h)
+ *   DSC_WORLD_SIZES    with --min_np: the fewest and the most ranks of the job, "2:6"
  *   DSC_CHAOS_DISK_MS  with --chaos disk=MS: how long a file operation waits
  *   DSC_RESTART_COUNT  with --max_restarts: how often the job was started again
  *
@@ -108,8 +109,10 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, int world_fd, 
     }
     if (task->disk_ms > 0)
         put(out, DSC_WORLD_CHAOS_DISK, "%d", task->disk_ms);
-    if (world_fd >= 0)
+    if (world_fd >= 0) {
         put(out, DSC_WORLD_CHANNEL, "%d", world_fd);
+        put(out, DSC_WORLD_SIZES, "%d:%d", task->least_ranks, task->most_ranks);
+    }
     if (task->first_rank + index == 0 && task->tty_columns > 0)
         put(out, "DSC_LAUNCH_TTY", "%d", task->tty_columns);
 }

@@ -118,10 +118,10 @@ dsc_status dsc_ranks_start(dsc_ranks *ranks, const dsc_spawn_setup *setup, const
     for (int32_t i = 0; i < ranks->task->rank_count && status == DSC_OK; i++) {
         ranks->rank[i] = (dsc_rank_process) { .out_fd = { -1, -1 }, .world_fd = -1, .ended = true };
         ranks->count++;
-        if (!ranks->task->elastic)
+        if (ranks->task->least_ranks == 0)
             status = start_rank(ranks, i, setup, pipes[i], err);
     }
-    if (!ranks->task->elastic)
+    if (ranks->task->least_ranks == 0)
         close_exec_writer(ranks);
     return status;
 }

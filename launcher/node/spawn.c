@@ -124,7 +124,7 @@ dsc_status dsc_spawn(dsc_alloc *alloc, const dsc_host_task *task, int32_t index,
     int null_fd = -1;
     const int32_t rank = task->first_rank + index;
     *out = (dsc_rank_process) { .out_fd = { -1, -1 }, .world_fd = -1 };
-    bool ok = !task->elastic || make_world_channel(world);
+    bool ok = task->least_ranks == 0 || make_world_channel(world);
     dsc_rank_vars_fill(task, index, world[1], &vars);
     dsc_status status = dsc_rank_environ(alloc, task->env, &vars, &env, err);
     if (status != DSC_OK) {

@@ -23,7 +23,8 @@ typedef struct dsc_host_task {
     bool one_stream;                /* stdout and stderr of the job end in the same place */
     bool rank0_only;                /* the others' output ends in a log each */
     int32_t late_ms, disk_ms;       /* --chaos (plan/chaos.h); 0: none */
-    bool elastic;                   /* ranks leave and join: each is started by a command, and has a world channel */
+    int32_t least_ranks;            /* ranks leave and join: each is started by a command, and has a world channel */
+    int32_t most_ranks;             /* of the job; 0 and 0: its ranks are fixed */
     cpu_set_t cores;
     const struct dsc_flight_log *flight; /* this host's ranks write to it; NULL: none */
     pid_t launcher_pid;             /* on this host: the process whose death ends the ranks */

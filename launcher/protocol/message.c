@@ -494,7 +494,8 @@ void dsc_message_put_task(dsc_message_out *out, uint32_t epoch, const dsc_host_t
     put_u8(out, task->rank0_only);
     put_i32(out, task->late_ms);
     put_i32(out, task->disk_ms);
-    put_u8(out, task->elastic);
+    put_i32(out, task->least_ranks);
+    put_i32(out, task->most_ranks);
     put_text(out, task->job_token);
     put_text(out, task->master_addr);
     put_u8(out, task->devices != NULL);
@@ -576,7 +577,8 @@ dsc_status dsc_message_get_task(dsc_alloc *alloc, const dsc_frame *frame, uint32
     task->rank0_only = get_bool(&in);
     task->late_ms = get_i32(&in, 0, INT32_MAX);
     task->disk_ms = get_i32(&in, 0, INT32_MAX);
-    task->elastic = get_bool(&in);
+    task->least_ranks = get_i32(&in, 0, DSC_WORLD_RANKS_MAX);
+    task->most_ranks = get_i32(&in, task->least_ranks, DSC_WORLD_RANKS_MAX);
     get_text(&in, task->job_token, sizeof task->job_token);
     task->master_addr = keep_text(&in, &to);
     const bool has_devices = get_bool(&in);

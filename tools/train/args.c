@@ -39,6 +39,13 @@ static dsc_status set_override(train_args *args, const char *key, const char *js
     return DSC_OK;
 }
 
+dsc_status train_args_set_number(train_args *args, const char *key, int64_t value, const char *name, dsc_error *err)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    return set_override(args, key, text, name, err);
+}
+
 /* ---- values ---- */
 
 static dsc_status set_text(void *out, const dsc_flag *flag, const char *value, dsc_error *err)

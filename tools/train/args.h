@@ -30,6 +30,8 @@ typedef struct train_args {
 /* Parses into a zeroed struct. `exe_dir` is the folder of this program: presets are looked for in ../configs and
  * ../share/dsc/configs. Texts point into argv or into `out`. */
 dsc_status train_args_parse(int argc, char **argv, const char *exe_dir, train_args *out, dsc_error *err);
+/* The key of the config as a flag named `name` sets it; it wins over the file. */
+dsc_status train_args_set_number(train_args *args, const char *key, int64_t value, const char *name, dsc_error *err);
 /* The page of --help. */
 void train_args_help(FILE *to);
 

@@ -498,6 +498,10 @@ static dsc_status run_all(train_run *run, dsc_error *err)
 {
     dsc_status status;
     DSC_TRY(train_worlds_open(&run->worlds, err));
+    if (train_worlds_change(&run->worlds)) {
+        DSC_TRY(train_args_set_number(&run->args, "dsc.elastic.min_ranks", run->worlds.least, "--min_np", err));
+        DSC_TRY(train_args_set_number(&run->args, "dsc.elastic.max_ranks", run->worlds.most, "--max_np", err));
+    }
     do {
         if (train_worlds_change(&run->worlds))
             DSC_TRY(train_worlds_next(&run->worlds, err));

@@ -25,6 +25,11 @@ dsc_status train_worlds_open(train_worlds *worlds, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, DSC_WORLD_CHANNEL, "\"%.40s\" is not a channel of dsc-launch; unset it",
                         text);
     worlds->fd = (int)fd;
+    const char *sizes = getenv(DSC_WORLD_SIZES);
+    if (sizes == NULL || sscanf(sizes, "%d:%d", &worlds->least, &worlds->most) != 2 || worlds->least < 1 ||
+        worlds->most < worlds->least || worlds->most > DSC_WORLD_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, DSC_WORLD_SIZES, "\"%.40s\"; expected the fewest and the most ranks, 2:6",
+                        sizes != NULL ? sizes : "");
     return DSC_OK;
 }
 

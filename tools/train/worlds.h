@@ -13,6 +13,7 @@
 
 typedef struct train_worlds {
     int fd;               /* the channel; -1: the ranks of the job are fixed */
+    int32_t least, most;  /* ranks of the job */
     dsc_world_call now;   /* the current world */
     dsc_carried *carried; /* states for the next world; owned, NULL: none */
     int64_t step;         /* steps done when this rank was in a world last */
@@ -21,7 +22,7 @@ typedef struct train_worlds {
     bool ran;             /* the first step in this world is reported */
 } train_worlds;
 
-/* DSC_WORLD_CHANNEL of the environment. */
+/* DSC_WORLD_CHANNEL and DSC_WORLD_SIZES of the environment. */
 dsc_status train_worlds_open(train_worlds *worlds, dsc_error *err);
 void train_worlds_close(train_worlds *worlds); /* safe on a zeroed one */
 static inline bool train_worlds_change(const train_worlds *worlds) { return worlds->fd >= 0; }

@@ -55,6 +55,17 @@ def a_rank_is_killed_during_the_reform():
         check(len(job.worlds()) >= 3, job.said())
 
 
+# Five ranks cannot share twelve micro-batches equally, which their quotas would allow.
+@test
+def a_world_without_equal_batches_is_refused_at_the_start():
+    with Job("-np", "4", "--min_np", "3", "--max_np", "6", quota=None, reproducible="plan") as job:
+        equal(job.p.wait(60), 2, job.said())
+        errors = [l for l in job.said().splitlines() if "dsc: error: " in l]
+        check(len(errors) == 1 and "the run may come to 5 ranks: " in errors[0] and '"quota": "even"' in errors[0],
+              job.said())
+        equal(losses_of(job.folder.read("log")) if os.path.exists(job.folder.path + "/log") else {}, {}, job.said())
+
+
 # Nothing is made again, and the slot stays empty.
 @test
 def sigterm_to_a_rank_is_a_leave():
