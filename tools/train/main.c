@@ -412,7 +412,7 @@ static dsc_status open_run(train_run *run, dsc_error *err)
                                  .saved_step = -1,
                                  .started_step = -1,
                                  .evaluated_step = -1,
-                                 .again = run->worlds.now.generation > 1 };
+                                 .world = run->worlds.now.generation };
     if (run->worlds.now.carried) {
         run->saves.saved_step = before.saved_step;
         run->saves.evaluated_step = before.evaluated_step;

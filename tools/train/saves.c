@@ -10,11 +10,13 @@
 
 /* ---- going on from one ---- */
 
-/* How often dsc-launch --max_restarts has started us again; -1: it will not. */
-static long restart_count(void)
+/* How often the run has begun again; 1 in every world after the first. -1: it never will. */
+static long restart_count(const train_saves *s)
 {
-    const char *count = getenv("DSC_RESTART_COUNT");
-    return count != NULL ? strtol(count, NULL, 10) : -1;
+    const char *count = getenv("DSC_RESTART_COUNT"); /* dsc-launch --max_restarts */
+    if (s->world > 1)
+        return 1;
+    return count != NULL ? strtol(count, NULL, 10) : s->world == 1 ? 0 : -1;
 }
 
 /* This rank's view of it. */
@@ -68,7 +70,8 @@ static dsc_status check_saved(train_saves *s, int64_t saved, dsc_error *err)
     if (saved == -1 || (lies_in(info->load_dir, info->save_dir) && stats.step == saved))
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, info->save_dir, "its \"latest\" names a checkpoint of another run, from which "
-                    "--max_restarts would go on; use another --save folder, or --load auto to go on from it now");
+                    "--max_restarts or --min_np would go on; use another --save folder, or --load auto to go on from "
+                    "it now");
 }
 
 /* --load latest: the newest checkpoint of --save; auto: likewise, or a fresh start when there is none. After a restart
@@ -78,7 +81,7 @@ dsc_status train_saves_load(train_saves *s, dsc_error *err)
     const dsc_run_info *info = s->info;
     const char *dir = info->load_dir;
     const bool latest = strcmp(dir, "latest") == 0, automatic = strcmp(dir, "auto") == 0;
-    const long restarts = s->again ? 1 : restart_count();
+    const long restarts = restart_count(s);
     int64_t saved = -1;
     if ((automatic || latest) && info->save_dir[0] == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "%s means the newest checkpoint of --save DIR; give --save", dir);

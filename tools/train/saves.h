@@ -12,7 +12,8 @@ typedef struct train_saves {
     int64_t saved_step;       /* the last that was announced by this run; -1 */
     int64_t started_step;     /* one that is written while training goes on; -1 */
     int64_t started_ns;
-    bool again;             /* the run has begun before, and goes on from what it has saved, if anything */
+    uint32_t world;         /* number of the world; after the first the run goes on from what it has saved, if
+                             * anything. 0: the ranks are fixed */
     int64_t evaluated_step; /* the last with a validation loss; -1 */
     double evaluated_loss, started_loss; /* NaN: the started one has none */
 } train_saves;

@@ -66,6 +66,21 @@ def a_world_without_equal_batches_is_refused_at_the_start():
         equal(losses_of(job.folder.read("log")) if os.path.exists(job.folder.path + "/log") else {}, {}, job.said())
 
 
+# A later world would go on from it.
+@test
+def a_checkpoint_of_another_run_is_refused_at_the_start():
+    with Job("-np", "2", "--min_np", "1", more=["--save", "{}/ck"], steps=2) as job:
+        job.end()
+        at = job.folder.path
+        again = ["-np", "2", "--min_np", "1", "train", "--config", at + "/c.json", "--data", at + "/t.txt", "--steps",
+                 "3", "--save", at + "/ck"]
+        r = launch(*again)
+        equal((r.code, len(r.errors())), (2, 1), r)
+        check("names a checkpoint of another run" in r.errors()[0], r)
+        r = launch(*again, "--load", "auto")
+        equal(r.code, 0, r)
+
+
 # Nothing is made again, and the slot stays empty.
 @test
 def sigterm_to_a_rank_is_a_leave():
