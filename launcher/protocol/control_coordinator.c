@@ -393,6 +393,8 @@ static void check_running(dsc_coordinator *c, int64_t now_ns)
         c->verdict.alive_count = dsc_membership_alive(c->membership);
     }
     dsc_verdict_tick(&c->verdict, dsc_coordinator_last_received_ns(c, now_ns), now_ns);
+    if (c->membership != NULL && c->verdict.phase == DSC_VERDICT_RUN)
+        over = false; /* hosts that are all lost may be had again */
     if (c->verdict.phase == DSC_VERDICT_KILL && c->give_up_at_ns == INT64_MAX)
         c->give_up_at_ns = now_ns + DSC_CONTROL_GIVE_UP_NS;
     for (int32_t i = 0; i < c->host_count; i++)

@@ -11,10 +11,7 @@ void dsc_membership_init(dsc_membership *m, dsc_slot *slot, int32_t count, const
     DSC_ASSERT(limits->least >= 1 && limits->most >= limits->least && count <= DSC_WORLD_RANKS_MAX);
     *m = (dsc_membership) { .limits = *limits, .slot = slot, .count = count, .emit = emit, .user = user };
     for (int32_t i = 0; i < count; i++)
-        slot[i] = (dsc_slot) { .host = slot[i].host,
-                               .barred = slot[i].barred,
-                               .phase = slot[i].barred ? DSC_SLOT_CLOSED : DSC_SLOT_FREE,
-                               .rank = -1 };
+        slot[i] = (dsc_slot) { .host = slot[i].host, .barred = slot[i].barred, .phase = DSC_SLOT_FREE, .rank = -1 };
 }
 
 /* ---- actions ----------------------------------------------------------------------------------------------------- */
@@ -54,12 +51,20 @@ static int32_t count_in(const dsc_membership *m, dsc_slot_phase phase)
     return count;
 }
 
+/* Its host is lost or the user bars it, for now. */
+static bool is_absent(const dsc_slot *slot)
+{
+    return slot->phase == DSC_SLOT_FREE && (slot->barred || slot->host_lost);
+}
+
+static bool is_fillable(const dsc_slot *slot) { return slot->phase == DSC_SLOT_FREE && !is_absent(slot); }
+
 /* ---- processes --------------------------------------------------------------------------------------------------- */
 
 static void start_slot(dsc_membership *m, int32_t index)
 {
     dsc_slot *slot = &m->slot[index];
-    DSC_ASSERT(slot->phase == DSC_SLOT_FREE);
+    DSC_ASSERT(is_fillable(slot));
     slot->phase = DSC_SLOT_STARTS;
     slot->start_wanted = true;
     slot->has_states = slot->killed = false;
@@ -75,7 +80,7 @@ void dsc_membership_begin(dsc_membership *m, int64_t now_ns)
     m->broken_ns = now_ns;
     m->wait_until_ns = now_ns + dsc_max_i64(m->limits.wait_ns, DSC_MEMBERSHIP_START_NS);
     for (int32_t i = 0; i < m->count && m->started_count < m->limits.first; i++)
-        if (m->slot[i].phase == DSC_SLOT_FREE)
+        if (is_fillable(&m->slot[i]))
             start_slot(m, i);
 }
 
@@ -127,7 +132,7 @@ static void fill_slots(dsc_membership *m, int64_t now_ns)
 {
     int32_t living = alive(m);
     for (int32_t i = 0; i < m->count && living < wanted(m) && may_replace(m); i++) {
-        if (m->slot[i].phase != DSC_SLOT_FREE || now_ns < m->slot[i].free_at_ns)
+        if (!is_fillable(&m->slot[i]) || now_ns < m->slot[i].free_at_ns)
             continue;
         start_slot(m, i);
         tell(m, DSC_MEMBERSHIP_STARTED, i);
@@ -227,12 +232,12 @@ static void meet_shortage(dsc_membership *m, int64_t now_ns)
 {
     const int32_t ready = count_in(m, DSC_SLOT_READY), coming = count_in(m, DSC_SLOT_STARTS);
     const bool may_come = coming > 0 || (count_in(m, DSC_SLOT_FREE) > 0 && may_replace(m));
-    bool has_states = false;
-    if (may_come && now_ns < m->wait_until_ns && (m->generation == 0 || ready > 0))
+    bool has_states = false, any_absent = false;
+    for (int32_t i = 0; i < m->count; i++)
+        any_absent = any_absent || is_absent(&m->slot[i]);
+    if (may_come && now_ns < m->wait_until_ns && (m->generation == 0 || ready > 0 || coming > 0 || any_absent))
         return;
     m->size = ready;
-    if (ready == 0 && coming > 0 && now_ns < m->wait_until_ns)
-        return;
     tell(m, DSC_MEMBERSHIP_TOO_FEW, -1);
     for (int32_t i = 0; i < m->count; i++)
         has_states = has_states || (m->slot[i].phase == DSC_SLOT_READY && m->slot[i].has_states);
@@ -299,7 +304,7 @@ int64_t dsc_membership_wake_ns(const dsc_membership *m)
     if (m->phase != DSC_MEMBERSHIP_RUNS)
         at_ns = gathered_by_ns(m);
     for (int32_t i = 0; i < m->count; i++)
-        if (m->slot[i].phase == DSC_SLOT_FREE && alive(m) < wanted(m) && may_replace(m))
+        if (is_fillable(&m->slot[i]) && alive(m) < wanted(m) && may_replace(m))
             at_ns = dsc_min_i64(at_ns, m->slot[i].free_at_ns);
     return at_ns;
 }
@@ -379,7 +384,7 @@ static void lose_slot(dsc_membership *m, int32_t index, const dsc_rank_end *end,
     dsc_slot *slot = &m->slot[index];
     const int64_t wait_ns = slot->failures > 0 ? SECOND << dsc_min_i64(slot->failures - 1, 5) : 0;
     slot->failures++;
-    slot->phase = slot->barred ? DSC_SLOT_CLOSED : DSC_SLOT_FREE;
+    slot->phase = DSC_SLOT_FREE;
     slot->free_at_ns = now_ns + wait_ns;
     m->lost_end = *end;
     m->has_lost_end = true;
@@ -401,7 +406,7 @@ static void end_slot(dsc_membership *m, int32_t index, const dsc_rank_end *end, 
         return;
     }
     if (before == DSC_SLOT_LEAVES || end->code == 0) {
-        slot->phase = DSC_SLOT_CLOSED;
+        slot->phase = slot->barred ? DSC_SLOT_FREE : DSC_SLOT_CLOSED; /* a barred one is filled when it may be */
         tell(m, DSC_MEMBERSHIP_LEFT, index);
     } else {
         lose_slot(m, index, end, now_ns);
@@ -424,36 +429,42 @@ void dsc_membership_host_lost(dsc_membership *m, int32_t host, int64_t now_ns)
             continue;
         if (dsc_slot_is_alive(&m->slot[i]))
             end_slot(m, i, &end, now_ns);
-        m->slot[i].phase = DSC_SLOT_CLOSED;
+        m->slot[i].host_lost = true;
     }
     dsc_membership_tick(m, now_ns);
+}
+
+static void free_slot(dsc_slot *slot, int64_t now_ns)
+{
+    slot->phase = DSC_SLOT_FREE;
+    slot->failures = 0;
+    slot->free_at_ns = now_ns;
 }
 
 void dsc_membership_allow(dsc_membership *m, int32_t index, bool allowed, int64_t now_ns)
 {
     dsc_slot *slot = &m->slot[index];
     slot->barred = !allowed;
-    if (allowed && slot->phase == DSC_SLOT_CLOSED) {
-        slot->phase = DSC_SLOT_FREE;
-        slot->failures = 0;
-        slot->free_at_ns = now_ns;
-    } else if (!allowed && slot->phase == DSC_SLOT_FREE) {
-        slot->phase = DSC_SLOT_CLOSED;
-    }
+    if (allowed && !dsc_slot_is_alive(slot))
+        free_slot(slot, now_ns);
 }
 
 int32_t dsc_membership_alive(const dsc_membership *m)
 {
     const int32_t living = alive(m) + count_in(m, DSC_SLOT_LEAVES);
-    const bool may_start = !is_over(m) && may_replace(m) && count_in(m, DSC_SLOT_FREE) > 0;
+    const bool may_start =
+        !is_over(m) && !dsc_membership_is_mute(m) && may_replace(m) && count_in(m, DSC_SLOT_FREE) > 0;
     return living > 0 ? living : may_start;
 }
 
 void dsc_membership_host_back(dsc_membership *m, int32_t host, int64_t now_ns)
 {
     for (int32_t i = 0; i < m->count; i++)
-        if (m->slot[i].host == host && !m->slot[i].barred)
-            dsc_membership_allow(m, i, true, now_ns);
+        if (m->slot[i].host == host && m->slot[i].host_lost) {
+            m->slot[i].host_lost = false;
+            if (m->slot[i].phase == DSC_SLOT_FREE)
+                free_slot(&m->slot[i], now_ns);
+        }
 }
 
 void dsc_membership_user_ends(dsc_membership *m)

@@ -27,8 +27,8 @@
 #define DSC_MEMBERSHIP_START_NS INT64_C(30000000000)
 
 typedef enum dsc_slot_phase {
-    DSC_SLOT_CLOSED, /* not filled: its rank left, or its host is not used now */
-    DSC_SLOT_FREE,
+    DSC_SLOT_CLOSED, /* not filled: its rank left, or the job ends */
+    DSC_SLOT_FREE,   /* empty; filled unless it is barred or its host is lost, which may pass */
     DSC_SLOT_STARTS, /* its process has not reported yet */
     DSC_SLOT_READY,  /* waits for a world */
     DSC_SLOT_MEMBER, /* in the current world */
@@ -40,6 +40,7 @@ typedef struct dsc_slot {
     bool barred;  /* may not be filled, also in a later run */
     /* Private, but for reading. */
     dsc_slot_phase phase;
+    bool host_lost;
     bool has_states;
     bool start_wanted; /* commands that are not given yet */
     int signal_wanted;
@@ -120,7 +121,7 @@ void dsc_membership_init(dsc_membership *m, dsc_slot *slot, int32_t count, const
 void dsc_membership_begin(dsc_membership *m, int64_t now_ns);
 void dsc_membership_report(dsc_membership *m, int32_t slot, const dsc_world_report *report, int64_t now_ns);
 void dsc_membership_ended(dsc_membership *m, int32_t slot, const dsc_rank_end *end, int64_t now_ns);
-/* A host with all its ranks is lost. Its slots are not filled before they are allowed again. */
+/* A host with all its ranks is lost. Its slots are not filled before the host is back. */
 void dsc_membership_host_lost(dsc_membership *m, int32_t host, int64_t now_ns);
 /* It is there again. */
 void dsc_membership_host_back(dsc_membership *m, int32_t host, int64_t now_ns);

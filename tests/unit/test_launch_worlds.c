@@ -50,7 +50,7 @@ typedef struct sim_rank {
     int32_t life;
     int64_t at_ns; /* STARTS, OPENS: when that is done; TRAINS: when the loss of a peer is seen */
     bool killed;   /* and seen to end in the next pass of its agent */
-    bool stopped, asked_to_leave, change_called, end_called;
+    bool stopped, asked_to_leave, change_called, end_called, left;
     bool has_states;
     int64_t step; /* of its states */
     uint32_t generation;
@@ -62,6 +62,7 @@ typedef struct world {
     uint64_t random, seed, message_number;
     bool trace, over, left, ready, connect_wanted[HOSTS_MAX];
     int64_t now_ns, quiet_ns; /* no faults from then on */
+    int64_t whole_ns;         /* when the newest world was last seen to run */
     int32_t host_count, slots[HOSTS_MAX], rank_count, lose_percent, death_permille;
     int64_t host_dies_ns[HOSTS_MAX];
     bool host_dead[HOSTS_MAX], start_wanted[HOSTS_MAX];
@@ -78,7 +79,7 @@ typedef struct world {
     uint32_t formed;                /* newest generation that was called for */
     int32_t called;                 /* ranks of it so far */
     bool carried_world;
-    int32_t reforms, deaths;
+    int32_t reforms, deaths, host_deaths;
     const char *broken;
 } world;
 
@@ -276,6 +277,7 @@ static void step_world(world *w)
             end_rank(w, i, 0, 0);
         } else if (parts && r->asked_to_leave) {
             send_report(w, i, DSC_WORLD_LEAVES, false);
+            r->left = true;
             end_rank(w, i, 0, 0);
         } else if (parts) {
             leave_world(w, i, true);
@@ -338,8 +340,22 @@ static void check_call(world *w, const dsc_membership_action *a)
     must(w, call->carried || !w->slot[a->slot].has_states, "states are forgotten");
 }
 
+/* Ranks that are left wait for others while any slot may get one: its host may be there again. */
+static void check_shortage(world *w, const dsc_membership_action *a)
+{
+    bool all_left = true;
+    for (int32_t i = 0; i < w->rank_count; i++)
+        all_left = all_left && (w->rank[i].left || w->slot[i].phase == DSC_SLOT_READY);
+    must(w,
+         a->size == 0 || all_left || w->membership.limits.replacements >= 0 ||
+             w->now_ns - w->whole_ns >= w->membership.limits.wait_ns - 10 * MS,
+         "a shortage ends the job before its wait is over");
+}
+
 static void on_membership(world *w, const dsc_membership_action *a)
 {
+    if (a->kind == DSC_MEMBERSHIP_DO_TELL && a->event == DSC_MEMBERSHIP_TOO_FEW)
+        check_shortage(w, a);
     if (a->kind != DSC_MEMBERSHIP_DO_CALL) {
         say(w, "membership: event %d, slot %d, world %u of %d", (int)a->event, a->slot, a->generation, a->size);
         return;
@@ -451,6 +467,7 @@ static void make_faults(world *w)
         if (!w->host_dead[h] && w->now_ns >= w->host_dies_ns[h]) {
             say(w, "host %d dies", h);
             w->host_dead[h] = true;
+            w->host_deaths++;
             for (int32_t i = first_of(w, h); i < first_of(w, h) + w->slots[h]; i++)
                 w->rank[i].phase = GONE;
         }
@@ -546,10 +563,11 @@ static void connect_host(world *w, int32_t host)
         step_coordinator(w, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_REFUSED, .host = host });
         return;
     }
-    if (w->host_dead[host])
+    if (w->host_dead[host]) {
         say(w, "host %d is there again", host);
+        w->host_dies_ns[host] = NEVER;
+    }
     w->host_dead[host] = w->start_wanted[host] = false;
-    w->host_dies_ns[host] = NEVER;
     dsc_agent_init(&w->agent[host], w->end[host], SLOTS_MAX, w->now_ns, on_agent_action, &emitter[host]);
     step_coordinator(w, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_HELLO, .host = host });
 }
@@ -606,6 +624,8 @@ static void run_history(world *w)
         for (int32_t h = 0; h < w->host_count; h++)
             tend_host(w, h);
         step_coordinator(w, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_TICK });
+        if (w->membership.phase == DSC_MEMBERSHIP_RUNS)
+            w->whole_ns = w->now_ns;
         settle(w);
     }
     must(w, w->over, "the job does not end");
@@ -613,15 +633,11 @@ static void run_history(world *w)
         must(w, w->rank[i].phase == GONE || w->host[host_of(w, i)].phase == DSC_HOST_LOST, "a process is left");
     const dsc_verdict *v = &w->coordinator.verdict;
     must(w,
-         w->steps_done >= STEPS || v->culprit_known || v->found_code != 0 || w->membership.last || w->deaths == 0 ||
+         w->steps_done >= STEPS || v->culprit_known || v->found_code != 0 || w->membership.last ||
              w->membership.phase == DSC_MEMBERSHIP_DONE,
          "a run ends early without a reason");
-    if (w->death_permille == 0 && w->lose_percent == 0 && w->broken == NULL) {
-        bool any = false;
-        for (int32_t h = 0; h < w->host_count; h++)
-            any = any || w->host_dies_ns[h] != NEVER;
-        must(w, any || w->steps_done == STEPS, "an undisturbed run is not done");
-    }
+    if (w->death_permille == 0 && w->lose_percent == 0 && w->host_deaths == 0)
+        must(w, w->steps_done == STEPS, "an undisturbed run is not done");
 }
 
 static int64_t number_of(const char *name, int64_t other)
@@ -634,7 +650,7 @@ static void histories(void **state)
 {
     const int64_t one = number_of("DSC_SIM_SEED", -1);
     const int64_t count = number_of("DSC_SIM_SEEDS", getenv("DSC_TEST_NIGHT") != NULL ? 20000 : 500);
-    int64_t reforms = 0, deaths = 0, done = 0;
+    int64_t reforms = 0, deaths = 0, host_deaths = 0, done = 0;
     static message messages[MESSAGES_MAX];
     static world w;
     (void)state;
@@ -647,17 +663,140 @@ static void histories(void **state)
         assert_null(w.broken);
         reforms += w.reforms;
         deaths += w.deaths;
+        host_deaths += w.host_deaths;
         done += w.steps_done >= STEPS;
     }
-    print_message("%lld worlds, %lld deaths, %lld of the runs done\n", (long long)reforms, (long long)deaths,
-                  (long long)done);
+    print_message("%lld worlds, %lld deaths, %lld hosts lost, %lld of the runs done\n", (long long)reforms,
+                  (long long)deaths, (long long)host_deaths, (long long)done);
     if (one < 0) { /* histories without faults would show nothing */
-        assert_true(reforms > 2 * count && deaths > count && done > count / 4);
+        assert_true(reforms > 2 * count && deaths > count && host_deaths > count / 20 && done > count / 4);
     }
+}
+
+/* ---- the machine by itself --------------------------------------------------------------------------------------- */
+
+/* Slots 0 and 1 are on host 0, the others on host 1. */
+typedef struct machine {
+    dsc_membership m;
+    dsc_slot slot[4];
+    int64_t now_ns;
+    dsc_world_call call[4]; /* the last one to each slot */
+    int32_t called[4], started, blamed;
+    bool too_few;
+} machine;
+
+static void note(void *user, const dsc_membership_action *a)
+{
+    machine *t = user;
+    if (a->kind == DSC_MEMBERSHIP_DO_CALL) {
+        t->call[a->slot] = a->call;
+        t->called[a->slot]++;
+    }
+    if (a->kind != DSC_MEMBERSHIP_DO_TELL) {
+        t->blamed += a->kind == DSC_MEMBERSHIP_DO_BLAME;
+        return;
+    }
+    t->started += a->event == DSC_MEMBERSHIP_STARTED;
+    t->too_few = t->too_few || a->event == DSC_MEMBERSHIP_TOO_FEW;
+}
+
+static void report(machine *t, int32_t slot, dsc_world_state state, int64_t step)
+{
+    const uint32_t generation = t->slot[slot].phase == DSC_SLOT_STARTS ? 0 : t->m.generation;
+    const dsc_world_report r = { state, generation, step, step > 0, false };
+    dsc_membership_report(&t->m, slot, &r, t->now_ns);
+}
+
+static void open_machine(machine *t, int32_t least, int32_t most, int32_t first, int32_t replacements)
+{
+    const dsc_membership_limits limits = { least, most, first, 600 * SECOND, replacements };
+    *t = (machine) { .now_ns = SECOND, .slot = { { .host = 0 }, { .host = 0 }, { .host = 1 }, { .host = 1 } } };
+    dsc_membership_init(&t->m, t->slot, 4, &limits, note, t);
+}
+
+/* The first world, whose step 5 is done. */
+static void begin_machine(machine *t)
+{
+    dsc_membership_begin(&t->m, t->now_ns);
+    for (int32_t i = 0; i < t->m.limits.first; i++)
+        report(t, i, DSC_WORLD_READY, 0);
+    for (int32_t i = 0; i < t->m.limits.first; i++)
+        report(t, i, DSC_WORLD_RUNS, 5);
+    assert_int_equal(t->m.generation, 1);
+    assert_int_equal(t->m.phase, DSC_MEMBERSHIP_RUNS);
+}
+
+static void a_lost_host_is_waited_for(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 3, 4, 4, -1);
+    begin_machine(&t);
+    dsc_membership_host_lost(&t.m, 1, t.now_ns);
+    report(&t, 0, DSC_WORLD_READY, 5);
+    report(&t, 1, DSC_WORLD_READY, 5);
+    assert_false(t.too_few);
+    t.now_ns += 10 * SECOND;
+    dsc_membership_host_back(&t.m, 1, t.now_ns);
+    dsc_membership_tick(&t.m, t.now_ns);
+    assert_int_equal(t.started, 2);
+    report(&t, 2, DSC_WORLD_READY, 0);
+    assert_int_equal(t.m.generation, 2);
+    assert_int_equal(t.m.size, 3);
+    assert_false(t.m.last);
+    /* Now all hosts are lost, and none comes. */
+    dsc_membership_host_lost(&t.m, 0, t.now_ns);
+    dsc_membership_host_lost(&t.m, 1, t.now_ns);
+    assert_false(t.too_few);
+    assert_int_equal(dsc_membership_alive(&t.m), 1);
+    assert_int_equal(dsc_membership_wake_ns(&t.m), t.now_ns + 600 * SECOND);
+    t.now_ns += 600 * SECOND;
+    dsc_membership_tick(&t.m, t.now_ns);
+    assert_true(t.too_few);
+    assert_int_equal(t.blamed, 1);
+}
+
+static void a_barred_slot_is_waited_for(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 3, 4, 3, -1);
+    t.slot[3].barred = true;
+    begin_machine(&t);
+    dsc_membership_allow(&t.m, 2, false, t.now_ns);
+    report(&t, 2, DSC_WORLD_LEAVES, 5);
+    dsc_membership_ended(&t.m, 2, &(dsc_rank_end) { 2, 100, 0, 0, 0 }, t.now_ns);
+    report(&t, 0, DSC_WORLD_READY, 5);
+    report(&t, 1, DSC_WORLD_READY, 5);
+    assert_false(t.too_few);
+    assert_int_equal(t.started, 0);
+    dsc_membership_allow(&t.m, 2, true, t.now_ns);
+    dsc_membership_tick(&t.m, t.now_ns);
+    assert_int_equal(t.started, 1);
+}
+
+static void a_slot_of_a_lost_host_is_not_filled(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 1, 4, 4, -1);
+    begin_machine(&t);
+    dsc_membership_host_lost(&t.m, 1, t.now_ns);
+    dsc_membership_allow(&t.m, 2, false, t.now_ns);
+    dsc_membership_allow(&t.m, 2, true, t.now_ns);
+    dsc_membership_tick(&t.m, t.now_ns);
+    assert_int_equal(t.started, 0);
+    dsc_membership_allow(&t.m, 3, false, t.now_ns);
+    dsc_membership_host_back(&t.m, 1, t.now_ns);
+    dsc_membership_tick(&t.m, t.now_ns);
+    assert_int_equal(t.started, 1);
+    assert_int_equal(t.slot[2].phase, DSC_SLOT_STARTS);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(histories) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(histories), cmocka_unit_test(a_lost_host_is_waited_for),
+                                        cmocka_unit_test(a_barred_slot_is_waited_for),
+                                        cmocka_unit_test(a_slot_of_a_lost_host_is_not_filled) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
