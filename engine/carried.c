@@ -429,6 +429,8 @@ dsc_status dsc_engine_carry(dsc_engine **engine_ptr, const bool *stays, dsc_carr
     const bool leaves = stays != NULL && !stays[engine->place.rank];
     if (status != DSC_OK || leaves)
         dsc_carried_close(out);
+    else /* a rank may be lost before the next engines have the states of this step */
+        dsc_carried_add(*out, dsc_engine_release_mirror(engine));
     DSC_TRY(dsc_engine_fail(engine, status, err));
     dsc_engine_close(engine_ptr);
     return DSC_OK;

@@ -32,7 +32,7 @@ void dsc_engine_forget_mirrors(dsc_engine *engine);
 /* After the engine has opened: takes over what it was opened with. Until its first step is done there may be ranks
  * without new mirrors. */
 void dsc_engine_keep_carried(dsc_engine *engine, dsc_carried **carried);
-/* After a failure: the copies that this rank has, which are no longer the engine's. NULL: it has none. */
+/* Before the engine closes: the copies that this rank has, which are no longer the engine's. NULL: it has none. */
 dsc_carried *dsc_engine_release_mirror(dsc_engine *engine);
 
 #endif

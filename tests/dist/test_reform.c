@@ -386,6 +386,20 @@ static void a_rank_is_lost_during_the_reform(void **state)
     }
 }
 
+/* A rank that stays is lost before the states have moved. The mirrors of the world before have its slices. */
+static void a_rank_that_stays_is_lost_during_the_reform(void **state)
+{
+    (void)state;
+    for (int64_t fail_at = 3; fail_at < 40; fail_at += 5) {
+        elastic_run run = { .config = mirrored(2, "", "", 1),
+                            .model = toy_run_model,
+                            .phase = { { 4, 2, 1u << 3, 0, 0 }, { 4, 20, 0, 1u << 1, fail_at }, { 3, 2, 0, 0, 0 } },
+                            .phases = 3 };
+        expect_undisturbed(&run);
+        assert_in_range(run.repeated, 0, 1);
+    }
+}
+
 /* With a rank and the neighbour that has its copies no step is whole. */
 static void two_lost_neighbours_need_a_checkpoint(void **state)
 {
@@ -518,6 +532,7 @@ int main(void)
         cmocka_unit_test(two_lost_ranks_that_are_no_neighbours),
         cmocka_unit_test(copies_of_offloaded_states_and_seldom_ones),
         cmocka_unit_test(a_rank_is_lost_during_the_reform),
+        cmocka_unit_test(a_rank_that_stays_is_lost_during_the_reform),
         cmocka_unit_test(two_lost_neighbours_need_a_checkpoint),
         cmocka_unit_test(copies_are_planned_exactly),
         cmocka_unit_test(a_smallest_world_that_does_not_fit),
