@@ -417,10 +417,18 @@ static void check_leaving(dsc_coordinator *c, int64_t now_ns)
     }
 }
 
+/* Also after the user's signal: a broken world saves and ends in another one. */
+static bool hears_reports(const dsc_coordinator *c)
+{
+    const dsc_verdict *v = &c->verdict;
+    return c->phase == DSC_COORDINATOR_RUNS &&
+           (v->phase == DSC_VERDICT_RUN || (v->phase == DSC_VERDICT_END && v->user_signal != 0));
+}
+
 static void on_user(dsc_coordinator *c, int signal_number, int64_t now_ns)
 {
     if (c->membership != NULL && c->phase == DSC_COORDINATOR_RUNS)
-        dsc_membership_user_ends(c->membership); /* before the ranks are signalled */
+        dsc_membership_user_ends(c->membership, now_ns); /* before the ranks are signalled */
     if (c->phase == DSC_COORDINATOR_RUNS)
         (void)dsc_verdict_user_signal(&c->verdict, signal_number, now_ns);
     else if (c->user_signal == 0)
@@ -460,7 +468,7 @@ void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event
             dsc_verdict_found(&c->verdict, event->code);
         break;
     case DSC_COORDINATOR_REPORT:
-        if (c->phase == DSC_COORDINATOR_RUNS && c->verdict.phase == DSC_VERDICT_RUN)
+        if (hears_reports(c))
             dsc_membership_report(c->membership, event->slot, event->report, now_ns);
         break;
     case DSC_COORDINATOR_SIGNAL:

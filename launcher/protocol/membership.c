@@ -227,21 +227,27 @@ static void form_world(dsc_membership *m, bool last, int64_t now_ns)
     }
 }
 
+static bool any_ready_has_states(const dsc_membership *m)
+{
+    bool any = false;
+    for (int32_t i = 0; i < m->count; i++)
+        any = any || (m->slot[i].phase == DSC_SLOT_READY && m->slot[i].has_states);
+    return any;
+}
+
 /* Fewer ranks than a world needs are ready, and no member of the last one is left in it. */
 static void meet_shortage(dsc_membership *m, int64_t now_ns)
 {
     const int32_t ready = count_in(m, DSC_SLOT_READY), coming = count_in(m, DSC_SLOT_STARTS);
     const bool may_come = coming > 0 || (count_in(m, DSC_SLOT_FREE) > 0 && may_replace(m));
-    bool has_states = false, any_absent = false;
+    bool any_absent = false;
     for (int32_t i = 0; i < m->count; i++)
         any_absent = any_absent || is_absent(&m->slot[i]);
     if (may_come && now_ns < m->wait_until_ns && (m->generation == 0 || ready > 0 || coming > 0 || any_absent))
         return;
     m->size = ready;
     tell(m, DSC_MEMBERSHIP_TOO_FEW, -1);
-    for (int32_t i = 0; i < m->count; i++)
-        has_states = has_states || (m->slot[i].phase == DSC_SLOT_READY && m->slot[i].has_states);
-    if (has_states)
+    if (any_ready_has_states(m))
         form_world(m, true, now_ns);
     else
         blame(m, m->has_lost_end ? &m->lost_end : NULL);
@@ -275,8 +281,30 @@ static void call_change(dsc_membership *m)
             call(m, i, DSC_WORLD_CALL_CHANGE);
 }
 
+static void send_away(dsc_membership *m, int32_t index)
+{
+    call(m, index, DSC_WORLD_CALL_END);
+    m->slot[index].phase = DSC_SLOT_LEAVES;
+}
+
+/* The user ends the job while no world runs: ready ranks save what they have in a last world. */
+static void end_without_world(dsc_membership *m, int64_t now_ns)
+{
+    if ((m->phase != DSC_MEMBERSHIP_GATHERS && m->phase != DSC_MEMBERSHIP_BROKEN) || count_in(m, DSC_SLOT_MEMBER) > 0)
+        return;
+    if (any_ready_has_states(m)) {
+        form_world(m, true, now_ns);
+        return;
+    }
+    for (int32_t i = 0; i < m->count; i++)
+        if (m->slot[i].phase == DSC_SLOT_READY)
+            send_away(m, i);
+}
+
 void dsc_membership_tick(dsc_membership *m, int64_t now_ns)
 {
+    if (m->user_ends)
+        end_without_world(m, now_ns);
     if (is_over(m) || m->phase == DSC_MEMBERSHIP_IDLE)
         return;
     if (!dsc_membership_is_mute(m))
@@ -401,7 +429,7 @@ static void end_slot(dsc_membership *m, int32_t index, const dsc_rank_end *end, 
     if (is_over(m) || dsc_membership_is_mute(m) || is_hopeless(end)) {
         const bool killed_late = m->phase == DSC_MEMBERSHIP_DONE && end->signal != 0; /* it had nothing left to do */
         slot->phase = DSC_SLOT_CLOSED;
-        if (end->code != 0 && m->phase != DSC_MEMBERSHIP_ENDED && !killed_late)
+        if (end->code != 0 && m->phase != DSC_MEMBERSHIP_ENDED && !killed_late && !m->user_ends)
             blame(m, end);
         return;
     }
@@ -467,12 +495,16 @@ void dsc_membership_host_back(dsc_membership *m, int32_t host, int64_t now_ns)
         }
 }
 
-void dsc_membership_user_ends(dsc_membership *m)
+void dsc_membership_user_ends(dsc_membership *m, int64_t now_ns)
 {
     if (m->user_ends)
         return;
     m->user_ends = true;
     for (int32_t i = 0; i < m->count; i++)
-        if (dsc_slot_is_alive(&m->slot[i]))
+        if (m->slot[i].phase == DSC_SLOT_STARTS ||
+            (m->phase == DSC_MEMBERSHIP_RUNS && m->slot[i].phase == DSC_SLOT_READY))
+            send_away(m, i);
+        else if (m->phase == DSC_MEMBERSHIP_RUNS && m->slot[i].phase == DSC_SLOT_MEMBER)
             call(m, i, DSC_WORLD_CALL_END);
+    dsc_membership_tick(m, now_ns);
 }

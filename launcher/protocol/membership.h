@@ -98,7 +98,7 @@ typedef struct dsc_membership {
     dsc_membership_limits limits;
     uint32_t generation; /* newest; 0: there was no world yet */
     int32_t size;        /* its ranks */
-    bool last;           /* it saves and ends: too few ranks were left */
+    bool last;           /* it saves and ends: too few ranks were left, or the user ends the job */
     int64_t step;        /* newest step that a rank reported */
     bool saved;          /* the last step is saved */
     dsc_slot *slot;      /* [count], the caller's */
@@ -129,8 +129,8 @@ void dsc_membership_host_back(dsc_membership *m, int32_t host, int64_t now_ns);
 void dsc_membership_signal(dsc_membership *m, int32_t slot, int signal_number);
 /* The slot may, or may not, be filled. A member in a slot that may not is not touched. */
 void dsc_membership_allow(dsc_membership *m, int32_t slot, bool allowed, int64_t now_ns);
-/* The user ends the job: no more worlds. */
-void dsc_membership_user_ends(dsc_membership *m);
+/* The user ends the job: its world saves and ends, or ready ranks do so in a last one. */
+void dsc_membership_user_ends(dsc_membership *m, int64_t now_ns);
 void dsc_membership_tick(dsc_membership *m, int64_t now_ns);
 int64_t dsc_membership_wake_ns(const dsc_membership *m); /* when a tick is due */
 

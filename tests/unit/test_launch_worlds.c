@@ -793,10 +793,66 @@ static void a_slot_of_a_lost_host_is_not_filled(void **state)
     assert_int_equal(t.slot[2].phase, DSC_SLOT_STARTS);
 }
 
+/* Rank 1 dies; ranks 0 and 2 come out of the broken world, before and after the user ends the job. */
+static void the_user_ends_a_broken_world(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 1, 4, 3, 0);
+    begin_machine(&t);
+    dsc_membership_ended(&t.m, 1, &(dsc_rank_end) { 1, 100, 137, SIGKILL, 0 }, t.now_ns);
+    report(&t, 0, DSC_WORLD_READY, 5);
+    memset(t.called, 0, sizeof t.called);
+    dsc_membership_user_ends(&t.m, t.now_ns);
+    assert_int_equal(t.called[0] + t.called[2], 0);
+    report(&t, 2, DSC_WORLD_READY, 5);
+    assert_int_equal(t.called[0] + t.called[2], 2);
+    for (int32_t i = 0; i <= 2; i += 2) {
+        assert_int_equal(t.call[i].kind, DSC_WORLD_CALL_WORLD);
+        assert_int_equal(t.call[i].size, 2);
+        assert_true(t.call[i].last && t.call[i].carried);
+        report(&t, i, DSC_WORLD_DONE, 6);
+        dsc_membership_ended(&t.m, i, &(dsc_rank_end) { i, 100, 0, 0, 0 }, t.now_ns);
+    }
+    assert_int_equal(dsc_membership_alive(&t.m), 0);
+}
+
+/* A world that runs is told to end; ranks without states have nothing to save. */
+static void the_user_ends_a_world_that_runs(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 1, 4, 2, -1);
+    begin_machine(&t);
+    dsc_membership_tick(&t.m, t.now_ns);
+    report(&t, 2, DSC_WORLD_READY, 0);
+    dsc_membership_user_ends(&t.m, t.now_ns);
+    for (int32_t i = 0; i < 4; i++)
+        assert_int_equal(t.call[i].kind, DSC_WORLD_CALL_END);
+    assert_int_equal(t.m.generation, 1);
+}
+
+static void the_user_ends_a_job_without_states(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 2, 4, 2, -1);
+    dsc_membership_begin(&t.m, t.now_ns);
+    report(&t, 0, DSC_WORLD_READY, 0);
+    dsc_membership_user_ends(&t.m, t.now_ns);
+    assert_int_equal(t.call[0].kind, DSC_WORLD_CALL_END);
+    assert_int_equal(t.call[1].kind, DSC_WORLD_CALL_END);
+    assert_int_equal(t.m.generation, 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(histories), cmocka_unit_test(a_lost_host_is_waited_for),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(histories),
+                                        cmocka_unit_test(a_lost_host_is_waited_for),
                                         cmocka_unit_test(a_barred_slot_is_waited_for),
-                                        cmocka_unit_test(a_slot_of_a_lost_host_is_not_filled) };
+                                        cmocka_unit_test(a_slot_of_a_lost_host_is_not_filled),
+                                        cmocka_unit_test(the_user_ends_a_broken_world),
+                                        cmocka_unit_test(the_user_ends_a_world_that_runs),
+                                        cmocka_unit_test(the_user_ends_a_job_without_states) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,21 +147,43 @@ def the_user_ends_the_job_once():
         equal(job.worlds(), [3], "no rank leaves by itself", job.said())
 
 
+def offer(folder, slots):
+    folder.file("new", f"localhost:{slots}\n")
+    os.replace(folder.path + "/new", folder.path + "/slots")
+
+
+# A script that prints what is offered.
+def offering(folder, slots):
+    offer(folder, slots)
+    return folder.file("hosts", f"#!/bin/sh\nexec cat {folder.path}/slots\n", 0o755)
+
+
+@test
+def the_user_ends_ranks_that_wait_for_others():
+    with Folder() as f:
+        script = offering(f, 3)
+        with Job("-np", "3", "--min_np", "3", "-H", "localhost:3", "--host-discovery-script", script, steps=1000,
+                 more=["--save", "{}/ck"]) as job:
+            job.wait_step(2)
+            offer(f, 2)
+            job.wait_line("slot 2: its rank has left")
+            time.sleep(0.5)
+            check("fewer than" not in job.said(), job.said())
+            job.p.terminate()
+            job.end(143)
+            check(any(n.startswith("step-") for n in os.listdir(job.folder.path + "/ck")), job.said())
+
+
 @test
 def hosts_of_a_script_take_4_ranks_to_3_to_4_to_6():
     with Folder() as f:
-        def offer(slots):
-            f.file("new", f"localhost:{slots}\n")
-            os.replace(f.path + "/new", f.path + "/slots")
-
-        offer(4)
-        script = f.file("hosts", f"#!/bin/sh\nexec cat {f.path}/slots\n", 0o755)
+        script = offering(f, 4)
         with Job("-np", "4", "--min_np", "3", "--max_np", "6", "-H", "localhost:6", "--host-discovery-script", script,
                  steps=1000, more=["--save", "{}/ck"]) as job:
             for world, (now, then) in enumerate(((4, 3), (3, 4), (4, 6)), 1):
                 job.wait_line(f"dsc-launch: world {world}: {now} rank")
                 job.wait_step(job.steps_done() + 1)
-                offer(then)
+                offer(f, then)
             wait_for(lambda: job.worlds()[-1] == 6 or job.p.poll() is not None, 60, job.said())
             job.wait_step(job.steps_done() + 2)
             job.p.terminate()
