@@ -334,6 +334,14 @@ const dsc_state_copy *dsc_carried_copy(const dsc_carried *carried, int32_t index
     return carried != NULL && carried->copy[index].header.bytes > 0 ? &carried->copy[index] : NULL;
 }
 
+bool dsc_carried_is_empty(const dsc_carried *carried)
+{
+    for (int32_t i = 0; i < DSC_CARRIED_LINKS_MAX * DSC_STATE_COPIES_MAX; i++)
+        if (dsc_carried_copy(carried, i) != NULL)
+            return false;
+    return true;
+}
+
 void dsc_carried_add(dsc_carried *carried, dsc_carried *earlier)
 {
     int links = 1;
@@ -400,10 +408,12 @@ static dsc_status carry(dsc_engine *engine, const bool *stays, dsc_carried **out
 static dsc_status carry_mirrors(dsc_engine **engine, dsc_carried **out, dsc_error *err)
 {
     *out = dsc_engine_release_mirror(*engine);
-    if (*out == NULL)
+    if (dsc_carried_is_empty(*out)) { /* also before the first mirror */
+        dsc_carried_close(out);
         return DSC_FAIL(err, DSC_ERR_STATE, "carry",
                         "the engine failed, and there are no copies of its states (dsc.elastic."
                         "mirror_every); load the last checkpoint");
+    }
     dsc_engine_close(engine);
     return DSC_OK;
 }

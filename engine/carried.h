@@ -45,6 +45,7 @@ struct dsc_carried {
 };
 /* Copy `index` of all links, below DSC_CARRIED_LINKS_MAX * DSC_STATE_COPIES_MAX; NULL: there is none. */
 const dsc_state_copy *dsc_carried_copy(const dsc_carried *carried, int32_t index);
+bool dsc_carried_is_empty(const dsc_carried *carried); /* also NULL */
 /* Adds the links of `earlier`, which may be NULL. Those above the limit, the oldest, are closed. */
 void dsc_carried_add(dsc_carried *carried, dsc_carried *earlier);
 

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "engine/carried.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
@@ -42,6 +43,7 @@ typedef struct elastic_run {
     double loss[RUN_STEPS_MAX];
     int64_t steps, repeated; /* done so far; steps that were made again after a loss */
     int losses;
+    int carried_none; /* ranks to which the engine gave no copy as states, after a loss */
     dsc_status status;
     dsc_error error;
     pthread_mutex_t mutex;
@@ -58,6 +60,7 @@ typedef struct elastic_rank {
 static dsc_status train(elastic_rank *r, dsc_engine *engine, dsc_error *err)
 {
     elastic_run *run = r->run;
+    DSC_TRY(dsc_engine_barrier(engine, err));
     while (dsc_probe_step(engine) < r->until) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         DSC_TRY(dsc_engine_train_batch(engine, &result, err));
@@ -93,6 +96,7 @@ static dsc_status live(elastic_rank *r, dsc_engine **engine, dsc_error *err)
     elastic_run *run = r->run;
     const phase *now = &run->phase[r->at];
     const bool lost = (now->lost >> r->rank & 1u) != 0;
+    const bool joins = r->at > 0 && run->carried[r->rank] == NULL;
     bool stays[RANKS_MAX];
     dsc_status status = open_rank(r, engine, err);
     const bool opened = status == DSC_OK;
@@ -110,6 +114,8 @@ static dsc_status live(elastic_rank *r, dsc_engine **engine, dsc_error *err)
         status = opened && !lost ? dsc_engine_carry(engine, NULL, &run->left[r->rank], err) : DSC_OK;
         pthread_mutex_lock(&run->mutex);
         run->losses += lost;
+        run->carried_none += opened && !lost && status == DSC_OK && dsc_carried_is_empty(run->left[r->rank]);
+        status = joins && status == DSC_ERR_STATE ? DSC_OK : status; /* it had no mirror yet */
         pthread_mutex_unlock(&run->mutex);
     } else if (status == DSC_OK && r->at + 1 < run->phases) {
         status = dsc_engine_carry(engine, stays, &run->left[r->rank], err);
@@ -412,6 +418,22 @@ static void two_lost_neighbours_need_a_checkpoint(void **state)
     assert_non_null(strstr(run.error.message, "load the last checkpoint"));
 }
 
+/* Before the first mirror there is nothing to carry, and the engine says so. */
+static void a_rank_is_lost_before_the_first_mirror(void **state)
+{
+    int refused = 0;
+    (void)state;
+    for (int64_t fail_at = 1; fail_at < 40; fail_at++) {
+        elastic_run run = run_with_loss(mirrored(1, "", "", 1), 1u << 1, fail_at);
+        run.phases = 1;
+        run.dir = toy_run_folder;
+        run_phases(&run);
+        assert_int_equal(run.carried_none, 0);
+        refused += run.status == DSC_ERR_STATE && strstr(run.error.message, "no copies of its states") != NULL;
+    }
+    assert_true(refused > 0);
+}
+
 static dsc_status see_mirrors(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     for (int32_t i = 0; rank == 0 && i < dsc_engine_plan_row_count(engine); i++) {
@@ -534,6 +556,7 @@ int main(void)
         cmocka_unit_test(a_rank_is_lost_during_the_reform),
         cmocka_unit_test(a_rank_that_stays_is_lost_during_the_reform),
         cmocka_unit_test(two_lost_neighbours_need_a_checkpoint),
+        cmocka_unit_test(a_rank_is_lost_before_the_first_mirror),
         cmocka_unit_test(copies_are_planned_exactly),
         cmocka_unit_test(a_smallest_world_that_does_not_fit),
         cmocka_unit_test(nobody_stays),
