@@ -61,6 +61,12 @@ static bool is_fillable(const dsc_slot *slot) { return slot->phase == DSC_SLOT_F
 
 /* ---- processes --------------------------------------------------------------------------------------------------- */
 
+/* The number of processes that live or are about to. */
+static int32_t alive(const dsc_membership *m)
+{
+    return count_in(m, DSC_SLOT_STARTS) + count_in(m, DSC_SLOT_READY) + count_in(m, DSC_SLOT_MEMBER);
+}
+
 static void start_slot(dsc_membership *m, int32_t index)
 {
     dsc_slot *slot = &m->slot[index];
@@ -70,7 +76,6 @@ static void start_slot(dsc_membership *m, int32_t index)
     slot->has_states = slot->killed = false;
     slot->signal_wanted = 0;
     slot->rank = -1;
-    m->started_count++;
 }
 
 void dsc_membership_begin(dsc_membership *m, int64_t now_ns)
@@ -79,7 +84,7 @@ void dsc_membership_begin(dsc_membership *m, int64_t now_ns)
     m->phase = DSC_MEMBERSHIP_GATHERS;
     m->broken_ns = now_ns;
     m->wait_until_ns = now_ns + dsc_max_i64(m->limits.wait_ns, DSC_MEMBERSHIP_START_NS);
-    for (int32_t i = 0; i < m->count && m->started_count < m->limits.first; i++)
+    for (int32_t i = 0; i < m->count && alive(m) < m->limits.first; i++)
         if (is_fillable(&m->slot[i]))
             start_slot(m, i);
 }
@@ -108,18 +113,16 @@ void dsc_membership_signal(dsc_membership *m, int32_t slot, int signal_number)
         m->slot[slot].signal_wanted = signal_number;
 }
 
-/* The number of processes that live or are about to. */
-static int32_t alive(const dsc_membership *m)
+static bool may_replace(const dsc_membership *m)
 {
-    return count_in(m, DSC_SLOT_STARTS) + count_in(m, DSC_SLOT_READY) + count_in(m, DSC_SLOT_MEMBER);
+    return m->limits.replacements < 0 || m->replaced_count < m->limits.replacements;
 }
 
 /* Processes that are to be there. */
-static int32_t wanted(const dsc_membership *m) { return m->generation == 0 ? m->limits.first : m->limits.most; }
-
-static bool may_replace(const dsc_membership *m)
+static int32_t wanted(const dsc_membership *m)
 {
-    return m->limits.replacements < 0 || m->started_count - m->limits.first < m->limits.replacements;
+    const int32_t most = m->generation == 0 ? m->limits.first : m->limits.most;
+    return may_replace(m) ? most : most - m->lost_count;
 }
 
 static bool is_over(const dsc_membership *m)
@@ -131,9 +134,13 @@ static bool is_over(const dsc_membership *m)
 static void fill_slots(dsc_membership *m, int64_t now_ns)
 {
     int32_t living = alive(m);
-    for (int32_t i = 0; i < m->count && living < wanted(m) && may_replace(m); i++) {
+    for (int32_t i = 0; i < m->count && living < wanted(m); i++) {
         if (!is_fillable(&m->slot[i]) || now_ns < m->slot[i].free_at_ns)
             continue;
+        if (m->lost_count > 0 && may_replace(m)) {
+            m->lost_count--;
+            m->replaced_count++;
+        }
         start_slot(m, i);
         tell(m, DSC_MEMBERSHIP_STARTED, i);
         living++;
@@ -239,7 +246,7 @@ static bool any_ready_has_states(const dsc_membership *m)
 static void meet_shortage(dsc_membership *m, int64_t now_ns)
 {
     const int32_t ready = count_in(m, DSC_SLOT_READY), coming = count_in(m, DSC_SLOT_STARTS);
-    const bool may_come = coming > 0 || (count_in(m, DSC_SLOT_FREE) > 0 && may_replace(m));
+    const bool may_come = coming > 0 || (count_in(m, DSC_SLOT_FREE) > 0 && alive(m) < wanted(m));
     bool any_absent = false;
     for (int32_t i = 0; i < m->count; i++)
         any_absent = any_absent || is_absent(&m->slot[i]);
@@ -332,7 +339,7 @@ int64_t dsc_membership_wake_ns(const dsc_membership *m)
     if (m->phase != DSC_MEMBERSHIP_RUNS)
         at_ns = gathered_by_ns(m);
     for (int32_t i = 0; i < m->count; i++)
-        if (is_fillable(&m->slot[i]) && alive(m) < wanted(m) && may_replace(m))
+        if (is_fillable(&m->slot[i]) && alive(m) < wanted(m))
             at_ns = dsc_min_i64(at_ns, m->slot[i].free_at_ns);
     return at_ns;
 }
@@ -412,6 +419,7 @@ static void lose_slot(dsc_membership *m, int32_t index, const dsc_rank_end *end,
     dsc_slot *slot = &m->slot[index];
     const int64_t wait_ns = slot->failures > 0 ? SECOND << dsc_min_i64(slot->failures - 1, 5) : 0;
     slot->failures++;
+    m->lost_count++;
     slot->phase = DSC_SLOT_FREE;
     slot->free_at_ns = now_ns + wait_ns;
     m->lost_end = *end;
@@ -481,7 +489,7 @@ int32_t dsc_membership_alive(const dsc_membership *m)
 {
     const int32_t living = alive(m) + count_in(m, DSC_SLOT_LEAVES);
     const bool may_start =
-        !is_over(m) && !dsc_membership_is_mute(m) && may_replace(m) && count_in(m, DSC_SLOT_FREE) > 0;
+        !is_over(m) && !dsc_membership_is_mute(m) && alive(m) < wanted(m) && count_in(m, DSC_SLOT_FREE) > 0;
     return living > 0 ? living : may_start;
 }
 

@@ -54,7 +54,7 @@ typedef struct dsc_membership_limits {
     int32_t least, most;  /* ranks of a world */
     int32_t first;        /* ranks that are started at first */
     int64_t wait_ns;      /* how long fewer than `least` wait for replacements */
-    int32_t replacements; /* processes that are started later, at most; -1: any number */
+    int32_t replacements; /* processes that are started for lost ones, at most; -1: any number */
 } dsc_membership_limits;
 
 typedef enum dsc_membership_phase {
@@ -105,7 +105,8 @@ typedef struct dsc_membership {
     int32_t count;
     /* Private. */
     bool stepped, change_called, any_report, user_ends;
-    int32_t barren, started_count;
+    int32_t barren, replaced_count;
+    int32_t lost_count; /* lost processes that no other has replaced */
     int64_t broken_ns, since_ns, wait_until_ns;
     dsc_rank_end lost_end; /* end of the rank that was lost last */
     bool has_lost_end;

@@ -798,7 +798,7 @@ static void the_user_ends_a_broken_world(void **state)
 {
     machine t;
     (void)state;
-    open_machine(&t, 1, 4, 3, 0);
+    open_machine(&t, 1, 3, 3, 0);
     begin_machine(&t);
     dsc_membership_ended(&t.m, 1, &(dsc_rank_end) { 1, 100, 137, SIGKILL, 0 }, t.now_ns);
     report(&t, 0, DSC_WORLD_READY, 5);
@@ -845,6 +845,25 @@ static void the_user_ends_a_job_without_states(void **state)
     assert_int_equal(t.m.generation, 0);
 }
 
+/* Two more ranks are growth; of two losses one is replaced. */
+static void growth_is_not_a_replacement(void **state)
+{
+    machine t;
+    const dsc_rank_end end = { 1, 100, 137, SIGKILL, 0 };
+    (void)state;
+    open_machine(&t, 1, 4, 2, 1);
+    begin_machine(&t);
+    dsc_membership_tick(&t.m, t.now_ns);
+    assert_int_equal(t.started, 2);
+    t.now_ns += 60 * SECOND;
+    for (int32_t lost = 1; lost <= 2; lost++) {
+        dsc_membership_ended(&t.m, 1, &end, t.now_ns);
+        t.now_ns += 60 * SECOND;
+        dsc_membership_tick(&t.m, t.now_ns);
+        assert_int_equal(t.started, 3);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(histories),
@@ -853,6 +872,7 @@ int main(void)
                                         cmocka_unit_test(a_slot_of_a_lost_host_is_not_filled),
                                         cmocka_unit_test(the_user_ends_a_broken_world),
                                         cmocka_unit_test(the_user_ends_a_world_that_runs),
-                                        cmocka_unit_test(the_user_ends_a_job_without_states) };
+                                        cmocka_unit_test(the_user_ends_a_job_without_states),
+                                        cmocka_unit_test(growth_is_not_a_replacement) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
