@@ -198,6 +198,7 @@ static void form_world(dsc_membership *m, bool last, int64_t now_ns)
     bool carried = false;
     m->generation++;
     m->size = size;
+    m->step = 0;
     m->last = last;
     m->barren = m->stepped ? 0 : m->barren + 1;
     m->stepped = m->change_called = false;

@@ -99,7 +99,7 @@ typedef struct dsc_membership {
     uint32_t generation; /* newest; 0: there was no world yet */
     int32_t size;        /* its ranks */
     bool last;           /* it saves and ends: too few ranks were left, or the user ends the job */
-    int64_t step;        /* newest step that a rank reported */
+    int64_t step;        /* newest step that a rank of the newest world reported */
     bool saved;          /* the last step is saved */
     dsc_slot *slot;      /* [count], the caller's */
     int32_t count;

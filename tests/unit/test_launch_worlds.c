@@ -683,6 +683,7 @@ typedef struct machine {
     dsc_world_call call[4]; /* the last one to each slot */
     int32_t called[4], started, blamed;
     bool too_few;
+    int64_t step; /* of the last news */
 } machine;
 
 static void note(void *user, const dsc_membership_action *a)
@@ -696,6 +697,7 @@ static void note(void *user, const dsc_membership_action *a)
         t->blamed += a->kind == DSC_MEMBERSHIP_DO_BLAME;
         return;
     }
+    t->step = a->step;
     t->started += a->event == DSC_MEMBERSHIP_STARTED;
     t->too_few = t->too_few || a->event == DSC_MEMBERSHIP_TOO_FEW;
 }
@@ -817,7 +819,7 @@ static void the_user_ends_a_broken_world(void **state)
     assert_int_equal(dsc_membership_alive(&t.m), 0);
 }
 
-/* A world that runs is told to end; ranks without states have nothing to save. */
+/* The ranks of a world that runs get END; ranks without states have nothing to save. */
 static void the_user_ends_a_world_that_runs(void **state)
 {
     machine t;
@@ -864,6 +866,19 @@ static void growth_is_not_a_replacement(void **state)
     }
 }
 
+static void a_world_that_goes_back_names_its_own_step(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 1, 2, 2, 0);
+    begin_machine(&t);
+    dsc_membership_ended(&t.m, 1, &(dsc_rank_end) { 1, 100, 137, SIGKILL, 0 }, t.now_ns);
+    report(&t, 0, DSC_WORLD_READY, 5);
+    assert_int_equal(t.m.generation, 2);
+    report(&t, 0, DSC_WORLD_RUNS, 3);
+    assert_int_equal(t.step, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(histories),
@@ -873,6 +888,7 @@ int main(void)
                                         cmocka_unit_test(the_user_ends_a_broken_world),
                                         cmocka_unit_test(the_user_ends_a_world_that_runs),
                                         cmocka_unit_test(the_user_ends_a_job_without_states),
-                                        cmocka_unit_test(growth_is_not_a_replacement) };
+                                        cmocka_unit_test(growth_is_not_a_replacement),
+                                        cmocka_unit_test(a_world_that_goes_back_names_its_own_step) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
