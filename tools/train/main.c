@@ -152,7 +152,7 @@ static dsc_status check_run(train_run *run, int64_t step, dsc_error *err)
                         "how long to train is unknown; give --steps or data with an end");
     if (!info->has_data)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given; set it in the config or with --data");
-    if (run->args.prompt != NULL && run->worlds.now.generation <= 1)
+    if (run->args.prompt != NULL && run->sample.token_count == 0) /* a later world has it already */
         DSC_TRY(train_sample_open(&run->sample, run->args.prompt, info, err));
     if (info->save_dir[0] != 0 && step < info->steps)
         DSC_TRY(dsc_engine_save_check(run->engine, info->save_dir, info->save_every, info->steps, err));

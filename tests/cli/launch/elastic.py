@@ -55,6 +55,15 @@ def a_rank_is_killed_during_the_reform():
         check(len(job.worlds()) >= 3, job.said())
 
 
+@test
+def a_new_rank_takes_part_in_the_sample():
+    with Job("-np", "2", "--min_np", "1", more=["--sample", "Moses"], steps=60) as job:
+        job.wait_step(2)
+        job.signal(1, signal.SIGKILL)
+        job.end()
+        check('the model continues "Moses"' in job.said() and job.worlds()[-1] == 2, job.said())
+
+
 # Five ranks cannot share twelve micro-batches equally, which their quotas would allow.
 @test
 def a_world_without_equal_batches_is_refused_at_the_start():
