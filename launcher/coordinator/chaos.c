@@ -30,16 +30,22 @@ static int64_t next_ns(dsc_chaos *chaos, int64_t every_ms, int64_t now_ns)
     return now_ns + every_ms * MS / 2 + (int64_t)(draw(chaos) % (uint64_t)(every_ms * MS));
 }
 
+/* A process that starts may not have its handlers of signals yet. */
+static bool may_be_drawn(const dsc_slot *slot)
+{
+    return slot->phase == DSC_SLOT_MEMBER || slot->phase == DSC_SLOT_READY;
+}
+
 static void signal_some_rank(dsc_coordinator_worker *c, dsc_chaos_kind kind)
 {
     int32_t living = 0;
     for (int32_t i = 0; i < c->worlds.membership.count; i++)
-        living += dsc_slot_is_alive(&c->worlds.slot[i]);
+        living += may_be_drawn(&c->worlds.slot[i]);
     if (living == 0)
         return;
     int32_t nth = (int32_t)(draw(&c->chaos) % (uint64_t)living);
     for (int32_t i = 0; i < c->worlds.membership.count; i++) {
-        if (!dsc_slot_is_alive(&c->worlds.slot[i]) || nth-- > 0)
+        if (!may_be_drawn(&c->worlds.slot[i]) || nth-- > 0)
             continue;
         dsc_output_log(c->out, "dsc-launch: chaos: %s slot %d", kinds[kind].name, (int)i);
         dsc_coordinator_worker_step(

@@ -67,12 +67,13 @@ static int32_t alive(const dsc_membership *m)
     return count_in(m, DSC_SLOT_STARTS) + count_in(m, DSC_SLOT_READY) + count_in(m, DSC_SLOT_MEMBER);
 }
 
-static void start_slot(dsc_membership *m, int32_t index)
+static void start_slot(dsc_membership *m, int32_t index, int64_t now_ns)
 {
     dsc_slot *slot = &m->slot[index];
     DSC_ASSERT(is_fillable(slot));
     slot->phase = DSC_SLOT_STARTS;
     slot->start_wanted = true;
+    slot->ready_by_ns = now_ns + DSC_MEMBERSHIP_READY_NS;
     slot->has_states = slot->killed = false;
     slot->signal_wanted = 0;
     slot->rank = -1;
@@ -86,7 +87,7 @@ void dsc_membership_begin(dsc_membership *m, int64_t now_ns)
     m->wait_until_ns = now_ns + dsc_max_i64(m->limits.wait_ns, DSC_MEMBERSHIP_START_NS);
     for (int32_t i = 0; i < m->count && alive(m) < m->limits.first; i++)
         if (is_fillable(&m->slot[i]))
-            start_slot(m, i);
+            start_slot(m, i, now_ns);
 }
 
 dsc_slot_command dsc_membership_command(dsc_membership *m, int32_t host)
@@ -111,6 +112,14 @@ void dsc_membership_signal(dsc_membership *m, int32_t slot, int signal_number)
 {
     if (dsc_slot_is_alive(&m->slot[slot]) && !m->slot[slot].killed && m->slot[slot].signal_wanted != SIGKILL)
         m->slot[slot].signal_wanted = signal_number;
+}
+
+/* A process that hangs before its first report would count as alive for ever. */
+static void kill_late(dsc_membership *m, int64_t now_ns)
+{
+    for (int32_t i = 0; i < m->count; i++)
+        if (m->slot[i].phase == DSC_SLOT_STARTS && now_ns >= m->slot[i].ready_by_ns)
+            dsc_membership_signal(m, i, SIGKILL);
 }
 
 static bool may_replace(const dsc_membership *m)
@@ -141,7 +150,7 @@ static void fill_slots(dsc_membership *m, int64_t now_ns)
             m->lost_count--;
             m->replaced_count++;
         }
-        start_slot(m, i);
+        start_slot(m, i, now_ns);
         tell(m, DSC_MEMBERSHIP_STARTED, i);
         living++;
     }
@@ -315,8 +324,10 @@ void dsc_membership_tick(dsc_membership *m, int64_t now_ns)
         end_without_world(m, now_ns);
     if (is_over(m) || m->phase == DSC_MEMBERSHIP_IDLE)
         return;
-    if (!dsc_membership_is_mute(m))
+    if (!dsc_membership_is_mute(m)) {
+        kill_late(m, now_ns);
         fill_slots(m, now_ns);
+    }
     if (m->phase == DSC_MEMBERSHIP_GATHERS || m->phase == DSC_MEMBERSHIP_BROKEN)
         gather(m, now_ns);
     else if (m->phase == DSC_MEMBERSHIP_RUNS)
@@ -342,6 +353,8 @@ int64_t dsc_membership_wake_ns(const dsc_membership *m)
     for (int32_t i = 0; i < m->count; i++)
         if (is_fillable(&m->slot[i]) && alive(m) < wanted(m))
             at_ns = dsc_min_i64(at_ns, m->slot[i].free_at_ns);
+        else if (m->slot[i].phase == DSC_SLOT_STARTS && !m->slot[i].killed && m->slot[i].signal_wanted != SIGKILL)
+            at_ns = dsc_min_i64(at_ns, m->slot[i].ready_by_ns);
     return at_ns;
 }
 

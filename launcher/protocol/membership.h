@@ -26,6 +26,9 @@
 /* The first world does not wait longer for late ranks when it has enough. */
 #define DSC_MEMBERSHIP_START_NS INT64_C(30000000000)
 
+/* A process that has not reported after so long is killed, unless no rank has ever reported. */
+#define DSC_MEMBERSHIP_READY_NS INT64_C(300000000000)
+
 typedef enum dsc_slot_phase {
     DSC_SLOT_CLOSED, /* not filled: its rank left, or the job ends */
     DSC_SLOT_FREE,   /* empty; filled unless it is barred or its host is lost, which may pass */
@@ -48,6 +51,7 @@ typedef struct dsc_slot {
     int32_t rank;       /* in the newest world that it was in */
     int32_t failures;   /* lives in a row that did not finish a step */
     int64_t free_at_ns; /* FREE: not filled before */
+    int64_t ready_by_ns; /* STARTS: killed then */
 } dsc_slot;
 
 typedef struct dsc_membership_limits {

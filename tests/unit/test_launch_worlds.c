@@ -879,6 +879,38 @@ static void a_world_that_goes_back_names_its_own_step(void **state)
     assert_int_equal(t.step, 3);
 }
 
+static void a_process_that_never_reports_is_killed(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 1, 2, 2, -1);
+    begin_machine(&t);
+    dsc_membership_ended(&t.m, 1, &(dsc_rank_end) { 1, 100, 137, SIGKILL, 0 }, t.now_ns);
+    report(&t, 0, DSC_WORLD_READY, 5);
+    report(&t, 0, DSC_WORLD_RUNS, 6);
+    while (dsc_membership_command(&t.m, 0).slot >= 0) /* the starts */
+        ;
+    t.now_ns = dsc_membership_wake_ns(&t.m);
+    assert_int_equal(t.now_ns, SECOND + DSC_MEMBERSHIP_READY_NS);
+    dsc_membership_tick(&t.m, t.now_ns);
+    const dsc_slot_command command = dsc_membership_command(&t.m, 0);
+    assert_int_equal(command.slot, 1);
+    assert_int_equal(command.signal, SIGKILL);
+    assert_int_equal(dsc_membership_wake_ns(&t.m), NEVER);
+}
+
+static void a_program_that_never_reports_is_not_killed(void **state)
+{
+    machine t;
+    (void)state;
+    open_machine(&t, 1, 2, 2, -1);
+    dsc_membership_begin(&t.m, t.now_ns);
+    t.now_ns += 2 * DSC_MEMBERSHIP_READY_NS;
+    dsc_membership_tick(&t.m, t.now_ns);
+    for (dsc_slot_command command; (command = dsc_membership_command(&t.m, 0)).slot >= 0;)
+        assert_int_equal(command.signal, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(histories),
@@ -889,6 +921,8 @@ int main(void)
                                         cmocka_unit_test(the_user_ends_a_world_that_runs),
                                         cmocka_unit_test(the_user_ends_a_job_without_states),
                                         cmocka_unit_test(growth_is_not_a_replacement),
-                                        cmocka_unit_test(a_world_that_goes_back_names_its_own_step) };
+                                        cmocka_unit_test(a_world_that_goes_back_names_its_own_step),
+                                        cmocka_unit_test(a_process_that_never_reports_is_killed),
+                                        cmocka_unit_test(a_program_that_never_reports_is_not_killed) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
