@@ -125,6 +125,23 @@ static int64_t buffer_bytes(const dsc_buffer_spec *spec)
     return spec->kind == DSC_BUFFER_STEPS ? 8 : spec->count * 4;
 }
 
+/* Saves of the run. The next engine continues what this one has saved, and may save later steps there again. */
+static void walk_saves(dsc_engine *engine, shared_walk *w)
+{
+    const bool saved = w->to != NULL && engine->saves.saved_dir[0] != 0;
+    pass_shared(w, saved ? &engine->saves.saved_step : &engine->saves.resumed_step,
+                (int64_t)sizeof engine->saves.resumed_step);
+    pass_shared(w, saved ? engine->saves.saved_dir : engine->saves.resumed_dir,
+                (int64_t)sizeof engine->saves.resumed_dir);
+    pass_shared(w, engine->saves.best_dir, (int64_t)sizeof engine->saves.best_dir);
+}
+
+static int64_t saves_bytes(const dsc_engine *engine)
+{
+    return (int64_t)(sizeof engine->saves.resumed_step + sizeof engine->saves.resumed_dir +
+                     sizeof engine->saves.best_dir);
+}
+
 static void walk_shared(dsc_engine *engine, shared_walk *w)
 {
     for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
@@ -140,20 +157,13 @@ static void walk_shared(dsc_engine *engine, shared_walk *w)
         if (buffer->average != NULL)
             pass_shared(w, buffer->average, buffer_bytes(buffer->spec));
     }
-    /* The next engine continues what this one has saved, and may save later steps there again. */
-    const bool saved = w->to != NULL && engine->saves.saved_dir[0] != 0;
-    pass_shared(w, saved ? &engine->saves.saved_step : &engine->saves.resumed_step,
-                (int64_t)sizeof engine->saves.resumed_step);
-    pass_shared(w, saved ? engine->saves.saved_dir : engine->saves.resumed_dir,
-                (int64_t)sizeof engine->saves.resumed_dir);
-    pass_shared(w, engine->saves.best_dir, (int64_t)sizeof engine->saves.best_dir);
+    walk_saves(engine, w); /* they end a copy */
 }
 
 /* The same before anything is open. */
 int64_t dsc_state_shared_bytes(const dsc_engine *engine)
 {
-    int64_t bytes = (int64_t)sizeof engine->saves.resumed_step + (int64_t)sizeof engine->saves.resumed_dir +
-                    (int64_t)sizeof engine->saves.best_dir;
+    int64_t bytes = saves_bytes(engine);
     for (int32_t t = 0; t < engine->layout.tensor_count; t++)
         if (has_factors(engine, t))
             bytes += 4 * (dsc_layout_rows(&engine->layout.tensor[t]) + dsc_layout_cols(&engine->layout.tensor[t]));
@@ -404,10 +414,24 @@ static dsc_status carry(dsc_engine *engine, const bool *stays, dsc_carried **out
     return stays != NULL ? hand_over(engine, stays, *out, err) : DSC_OK;
 }
 
+/* The mirrors of an engine that closes; NULL: it has none. A mirror is of an earlier step, but the files of later saves
+ * are there. */
+static dsc_carried *take_mirrors(dsc_engine *engine)
+{
+    dsc_carried *const mirrors = dsc_engine_release_mirror(engine);
+    for (dsc_carried *link = mirrors; link != NULL; link = link->next)
+        for (int i = 0; i < DSC_STATE_COPIES_MAX; i++) {
+            dsc_state_copy *const copy = &link->copy[i];
+            if (copy->header.bytes > 0)
+                walk_saves(engine, &(shared_walk) { .to = copy->data + copy->header.bytes - saves_bytes(engine) });
+        }
+    return mirrors;
+}
+
 /* A failed engine may have states of two steps. Those of its mirrors are of one step each. */
 static dsc_status carry_mirrors(dsc_engine **engine, dsc_carried **out, dsc_error *err)
 {
-    *out = dsc_engine_release_mirror(*engine);
+    *out = take_mirrors(*engine);
     if (dsc_carried_is_empty(*out)) { /* also before the first mirror */
         dsc_carried_close(out);
         return DSC_FAIL(err, DSC_ERR_STATE, "carry",
@@ -440,7 +464,7 @@ dsc_status dsc_engine_carry(dsc_engine **engine_ptr, const bool *stays, dsc_carr
     if (status != DSC_OK || leaves)
         dsc_carried_close(out);
     else /* a rank may be lost before the next engines have the states of this step */
-        dsc_carried_add(*out, dsc_engine_release_mirror(engine));
+        dsc_carried_add(*out, take_mirrors(engine));
     DSC_TRY(dsc_engine_fail(engine, status, err));
     dsc_engine_close(engine_ptr);
     return DSC_OK;

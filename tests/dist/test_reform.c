@@ -354,6 +354,17 @@ static void a_rank_is_lost_in_a_save(void **state)
     }
 }
 
+/* Mirrors are older than the last save, above all than the first one. The step is saved there again. */
+static void a_rank_is_lost_after_the_first_save(void **state)
+{
+    (void)state;
+    for (int64_t fail_at = 41; fail_at < 61; fail_at++) {
+        elastic_run run = run_with_loss(mirrored(2, "", "", 1), 1u << 1, fail_at);
+        run.saves = true;
+        expect_undisturbed(&run);
+    }
+}
+
 /* Rank 1 has the copies of rank 0, and rank 3 those of rank 2. */
 static void two_lost_ranks_that_are_no_neighbours(void **state)
 {
@@ -551,6 +562,7 @@ int main(void)
         cmocka_unit_test(random_worlds),
         cmocka_unit_test(a_lost_rank_loses_no_state),
         cmocka_unit_test(a_rank_is_lost_in_a_save),
+        cmocka_unit_test(a_rank_is_lost_after_the_first_save),
         cmocka_unit_test(two_lost_ranks_that_are_no_neighbours),
         cmocka_unit_test(copies_of_offloaded_states_and_seldom_ones),
         cmocka_unit_test(a_rank_is_lost_during_the_reform),
