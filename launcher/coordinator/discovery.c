@@ -1,5 +1,5 @@
-/* discovery.c - see discovery.h. The agents of coordinator.h reap the script with their other children.
- * SPDX-License-Identifier: Apache-2.0 */
+/* discovery.c - see discovery.h. The agents of coordinator.h reap the script with their other children, so its exit
+ * code comes from a shell, after the output and a byte 0. SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/coordinator/discovery.h"
 
 #include <errno.h>
@@ -15,7 +15,10 @@
 #include "launcher/coordinator/coordinator.h"
 
 #define SECOND INT64_C(1000000000)
-#define FIRST_WAIT_NS (30 * SECOND)
+#define LIMIT_NS (30 * SECOND) /* a script that takes longer is killed */
+
+/* The script is $0; without a folder it is in the working folder, not in PATH. */
+static const char shell_line[] = "case $0 in */*) \"$0\";; *) \"./$0\";; esac; printf '\\000%d' $?";
 
 static dsc_status start_script(dsc_coordinator_worker *c, dsc_error *err)
 {
@@ -26,9 +29,10 @@ static dsc_status start_script(dsc_coordinator_worker *c, dsc_error *err)
     const pid_t pid = fork();
     if (pid == 0) {
         const int null_fd = open("/dev/null", O_RDONLY);
+        setpgid(0, 0);
         sigprocmask(SIG_SETMASK, &c->job->rank_mask, NULL);
         if (null_fd >= 0 && dup2(null_fd, 0) >= 0 && dup2(fd[1], 1) >= 0)
-            execl(script, script, (char *)NULL);
+            execl("/bin/sh", script, "-c", shell_line, script, (char *)NULL);
         _exit(127);
     }
     close(fd[1]);
@@ -37,28 +41,54 @@ static dsc_status start_script(dsc_coordinator_worker *c, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_IO, script, "cannot be started: %s", strerror(errno));
     }
     fcntl(fd[0], F_SETFL, O_NONBLOCK);
+    setpgid(pid, pid); /* whoever comes first */
     c->discovery.fd = fd[0];
+    c->discovery.pid = pid;
+    c->discovery.kill_ns = dsc_clock_ns() + LIMIT_NS;
     c->discovery.bytes = 0;
     return DSC_OK;
 }
 
-/* True at the end of the output. */
+/* True at the end of the output, also when it is too long. */
 static bool read_output(dsc_discovery *d)
 {
-    for (;;) {
-        const size_t room = sizeof d->text - 1 - d->bytes;
-        const ssize_t n = read(d->fd, d->text + d->bytes, room);
+    while (d->bytes < sizeof d->text - 1) {
+        const ssize_t n = read(d->fd, d->text + d->bytes, sizeof d->text - 1 - d->bytes);
         if (n > 0)
             d->bytes += (size_t)n;
-        else if (n == 0 || (errno != EAGAIN && errno != EINTR) || room == 0)
-            break;
-        else if (errno == EAGAIN)
+        else if (n < 0 && errno == EAGAIN)
             return false;
+        else if (n == 0 || errno != EINTR)
+            break;
     }
-    close(d->fd);
-    d->fd = -1;
     d->text[d->bytes] = 0;
     return true;
+}
+
+/* Leftovers of the script end with it. */
+static void end_script(dsc_discovery *d)
+{
+    close(d->fd); /* which takes it out of epoll */
+    d->fd = -1;
+    kill(-d->pid, SIGKILL);
+}
+
+static dsc_status check_end(const dsc_discovery *d, const char *script, dsc_error *err)
+{
+    const size_t length = strlen(d->text); /* up to the byte 0 */
+    const char *code = d->text + length + 1;
+    if (d->bytes == sizeof d->text - 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, script, "it printed more than %d KiB", DSC_DISCOVERY_TEXT_MAX / 1024);
+    if (length >= d->bytes || *code == 0 || strspn(code, "0123456789") != d->bytes - length - 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, script, "it was killed, or printed a byte 0");
+    if (strcmp(code, "0") != 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, script, "it ended with code %.3s", code);
+    return DSC_OK;
+}
+
+static dsc_status fail_late(const char *script, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_INPUT, script, "it has not ended after %d s", (int)(LIMIT_NS / SECOND));
 }
 
 /* ---- the result -------------------------------------------------------------------------------------------------- */
@@ -125,6 +155,7 @@ static void change_slots(dsc_coordinator_worker *c, const int32_t *slots, int64_
 static dsc_status take_result(dsc_coordinator_worker *c, int64_t now_ns, dsc_error *err)
 {
     int32_t *slots = NULL;
+    DSC_TRY(check_end(&c->discovery, c->job->opt->discovery_script, err));
     DSC_TRY(dsc_alloc_zeroed(c->job->alloc, DSC_TAG_CONTROL, c->host_count, (int64_t)sizeof *slots, &slots, err));
     dsc_status status = DSC_OK;
     const char *wrong = parse(c, c->discovery.text, slots);
@@ -144,7 +175,6 @@ static dsc_status take_result(dsc_coordinator_worker *c, int64_t now_ns, dsc_err
 dsc_status dsc_discovery_open(dsc_coordinator_worker *c, dsc_error *err)
 {
     dsc_discovery *d = &c->discovery;
-    const int64_t until_ns = dsc_clock_ns() + FIRST_WAIT_NS;
     d->fd = -1;
     if (c->job->opt->discovery_script == NULL)
         return DSC_OK;
@@ -154,11 +184,11 @@ dsc_status dsc_discovery_open(dsc_coordinator_worker *c, dsc_error *err)
     DSC_TRY(start_script(c, err));
     while (!read_output(d)) {
         struct pollfd ready = { .fd = d->fd, .events = POLLIN };
-        if (dsc_clock_ns() > until_ns)
-            return DSC_FAIL(err, DSC_ERR_INPUT, c->job->opt->discovery_script, "it has not ended after %d s",
-                            (int)(FIRST_WAIT_NS / SECOND));
+        if (dsc_clock_ns() > d->kill_ns)
+            return fail_late(c->job->opt->discovery_script, err);
         (void)poll(&ready, 1, 100);
     }
+    end_script(d);
     d->start_ns = dsc_clock_ns() + SECOND;
     return take_result(c, dsc_clock_ns(), err);
 }
@@ -168,7 +198,7 @@ void dsc_discovery_close(dsc_coordinator_worker *c)
     if (c->discovery.slots == NULL)
         return;
     if (c->discovery.fd >= 0)
-        close(c->discovery.fd);
+        end_script(&c->discovery);
     dsc_alloc_free(c->job->alloc, c->discovery.slots);
     c->discovery.slots = NULL;
 }
@@ -181,7 +211,8 @@ static bool is_wanted(const dsc_coordinator_worker *c)
 
 int64_t dsc_discovery_wake_ns(const dsc_coordinator_worker *c)
 {
-    return is_wanted(c) && c->discovery.fd < 0 ? c->discovery.start_ns : INT64_MAX;
+    const int64_t at_ns = c->discovery.fd < 0 ? c->discovery.start_ns : c->discovery.kill_ns;
+    return is_wanted(c) ? at_ns : INT64_MAX;
 }
 
 /* The first result that cannot be used is reported, and the first one after a good result. */
@@ -198,14 +229,19 @@ void dsc_discovery_on_event(dsc_coordinator_worker *c)
 {
     dsc_error err = DSC_ERROR_INIT;
     const int64_t now_ns = dsc_clock_ns();
-    if (c->discovery.fd < 0 || !read_output(&c->discovery)) /* closing takes it out of epoll */
+    if (c->discovery.fd < 0 || !read_output(&c->discovery))
         return;
+    end_script(&c->discovery);
     finish(c, is_wanted(c) ? take_result(c, now_ns, &err) : DSC_OK, &err, now_ns);
 }
 
 void dsc_discovery_tend(dsc_coordinator_worker *c, int64_t now_ns)
 {
     dsc_error err = DSC_ERROR_INIT;
+    if (is_wanted(c) && c->discovery.fd >= 0 && now_ns >= c->discovery.kill_ns) {
+        end_script(&c->discovery);
+        finish(c, fail_late(c->job->opt->discovery_script, &err), &err, now_ns);
+    }
     if (!is_wanted(c) || c->discovery.fd >= 0 || now_ns < c->discovery.start_ns)
         return;
     const dsc_status status = start_script(c, &err);

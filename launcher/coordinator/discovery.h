@@ -1,9 +1,12 @@
 /* discovery.h - the hosts that --host_discovery_script prints, about once a second: "name:slots" or "name" a line.
  *
  * Hosts and slots are those of the plan. A slot that the script no longer prints is left by its rank, and one that it
- * prints again is filled. A script that fails changes nothing. SPDX-License-Identifier: Apache-2.0 */
+ * prints again is filled. A script that fails, prints too much or takes longer than 30 s changes nothing.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_DISCOVERY_H
 #define DSC_LAUNCHER_COORDINATOR_DISCOVERY_H
+
+#include <sys/types.h>
 
 #include "base/base.h"
 
@@ -13,6 +16,8 @@ enum { DSC_DISCOVERY_TEXT_MAX = 64 * 1024 };
 
 typedef struct dsc_discovery {
     int fd;           /* stdout of the script; -1: it does not run */
+    pid_t pid;        /* its group */
+    int64_t kill_ns;  /* it is killed then */
     int64_t start_ns; /* next start */
     int32_t *slots;   /* [host_count] of the last result */
     size_t bytes;

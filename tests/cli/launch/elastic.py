@@ -183,6 +183,23 @@ def the_user_ends_ranks_that_wait_for_others():
             check(any(n.startswith("step-") for n in os.listdir(job.folder.path + "/ck")), job.said())
 
 
+# One failed run of the script names fewer slots, which changes nothing.
+@test
+def a_script_that_fails_changes_nothing():
+    with Folder() as f:
+        script = f.file("hosts", f"#!/bin/sh\ntest ! -e {f.path}/bad || {{ echo localhost:1; exit 3; }}\n"
+                        "echo localhost:3\n", 0o755)
+        with Job("-np", "3", "--min_np", "1", "-H", "localhost:3", "--host-discovery-script", script, steps=1000,
+                 more=["--save", "{}/ck"]) as job:
+            job.wait_step(2)
+            f.file("bad", "")
+            job.wait_line("it ended with code 3; the hosts stay as they are")
+            time.sleep(1.5)
+            job.p.terminate()
+            job.end(143)
+            equal(job.worlds(), [3], job.said())
+
+
 @test
 def hosts_of_a_script_take_4_ranks_to_3_to_4_to_6():
     with Folder() as f:
@@ -202,6 +219,10 @@ def hosts_of_a_script_take_4_ranks_to_3_to_4_to_6():
             got, want = losses_of(job.folder.read("log")), undisturbed()
             equal({k: set(v) for k, v in got.items() if k in want}, {k: set(v) for k, v in want.items() if k in got})
             check(all(len(v) == 1 for v in got.values()) and len(got) >= 8, "a step was repeated", job.said())
+        for name, text, part in (("fails", "echo localhost:1; exit 3", "ended with code 3"),
+                                 ("long", "yes '' | head -c 70000; echo localhost:1", "more than 64 KiB")):
+            wrong = f.file(name, f"#!/bin/sh\n{text}\n", 0o755)
+            refused(launch("-np", "2", "--min_np", "1", "--host_discovery_script", wrong, "true"), wrong, part)
         for words, part in (("nowhere:3", "nowhere:3"), ("localhost:x", "localhost:x"), ("", "printed no host")):
             f.file("slots", words)
             refused(launch("-np", "2", "--min_np", "1", "--host_discovery_script", script, "true"), script, part)
