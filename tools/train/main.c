@@ -263,6 +263,7 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
         DSC_TRY(evaluate(run, result->step, err));
     run->patience_ended = !last && patience_ends(run, result->step);
     const bool end = last || run->patience_ended;
+    run->world_ends = run->world_ends && !end;
     if (end)
         DSC_TRY(check_applied(run, err));
     if (can_save && (end || (info->save_every > 0 && result->step % info->save_every == 0)))
@@ -419,6 +420,8 @@ static dsc_status open_run(train_run *run, dsc_error *err)
         run->saves.evaluated_loss = before.evaluated_loss;
         DSC_TRY(spread_decisions(run, err));
     } else {
+        /* Counted anew, as by ranks whose process is new in this world. */
+        run->eval_count = run->eval_worse_count = run->applied_count = run->skipped_count = 0;
         DSC_TRY(train_saves_load(&run->saves, err));
     }
     /* Without a load, first values are made here, so that errors of a model's files come before the run. */
@@ -455,7 +458,7 @@ static dsc_status part(train_run *run, dsc_error *err)
 static dsc_status run_world(train_run *run, dsc_error *err)
 {
     const bool change = train_worlds_change(&run->worlds);
-    run->world_ends = false;
+    run->world_ends = run->patience_ended = false;
     DSC_TRY(open_run(run, err));
     if (run->worlds.now.last)
         return save_and_end(run, err);

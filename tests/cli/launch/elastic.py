@@ -75,6 +75,18 @@ def a_world_without_equal_batches_is_refused_at_the_start():
         equal(losses_of(job.folder.read("log")) if os.path.exists(job.folder.path + "/log") else {}, {}, job.said())
 
 
+# It has seen none of the evaluations before, which the others leave out then.
+@test
+def a_new_rank_ends_with_the_others_by_patience():
+    with Job("-np", "2", "--min_np", "2", more=["--eval-data", "{}/t.txt"], steps=100, lr=0, eval_every=1, eval_batches=1,
+             stop={"eval_patience": 8}, elastic={"mirror_every": 0}) as job:
+        job.wait_step(4)
+        job.signal(1, signal.SIGKILL)
+        job.end()
+        check("step 9: 8 evaluations in a row brought no lower loss" in job.said(), job.said())
+        equal(job.worlds(), [2, 2], job.said())
+
+
 # A later world would go on from it.
 @test
 def a_checkpoint_of_another_run_is_refused_at_the_start():

@@ -6,13 +6,14 @@ from harness import *
 
 STEPS = 10
 CONFIG = {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2},
-          "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "gradient_clipping": 1.0,
+          "gradient_clipping": 1.0,
           "dsc": {"quota": "even", "reproducible": "world_size", "elastic": {"mirror_every": 1}, "seq_length": 32,
                   "threads": 1}}
 
 
-def config_of(**own):
-    return json.dumps({**CONFIG, "dsc": {**CONFIG["dsc"], **own}})
+def config_of(lr=1e-3, **own):
+    optimizer = {"type": "AdamW", "params": {"lr": lr}}
+    return json.dumps({**CONFIG, "optimizer": optimizer, "dsc": {**CONFIG["dsc"], **own}})
 
 
 def text_of_data():
@@ -41,7 +42,7 @@ def undisturbed():
 
 
 class Job:
-    """A job in a folder of its own. `flags` are of dsc-launch, `more` of train."""
+    """A job in a folder of its own. `flags` are of dsc-launch, `more` of train; `own` are settings of the config."""
 
     def __init__(self, *flags, more=(), steps=STEPS, **own):
         self.folder = Folder().__enter__()
