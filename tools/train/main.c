@@ -352,6 +352,18 @@ static dsc_status print_end(train_run *run, dsc_error *err)
     return DSC_OK;
 }
 
+/* The error of a last save that failed comes after this line. */
+static void say_stopped(train_run *run)
+{
+    const char *signal_name = train_signals_name(run->stop_signal);
+    if (run->info.save_dir[0] != 0 && run->saves.saved_step >= 0)
+        train_progress_say(&run->progress, "%s: ended at step %lld, which is saved; --load %s goes on from there",
+                           signal_name, (long long)run->saves.saved_step, run->info.save_dir);
+    else
+        train_progress_say(&run->progress, "%s: ended at step %lld; nothing is saved%s", signal_name,
+                           (long long)run->worlds.step, run->info.save_dir[0] == 0 ? "; start with --save DIR" : "");
+}
+
 /* ---- one world after the other, or only one ---- */
 
 /* Values by which all ranks decide alike, from rank 0 to ranks that joined. */
@@ -551,8 +563,7 @@ int main(int argc, char **argv)
     if (status == DSC_OK)
         status = run_all(&run, &err);
     if (run.progress_open && run.stop_signal != 0)
-        train_progress_say(&run.progress, "%s: ended at step %lld, which is saved; --load %s goes on from there",
-                           train_signals_name(run.stop_signal), (long long)run.saves.saved_step, run.info.save_dir);
+        say_stopped(&run);
     if (run.progress_open)
         train_progress_close(&run.progress);
     train_sample_close(&run.sample);

@@ -213,6 +213,16 @@ def a_script_that_fails_changes_nothing():
 
 
 @test
+def a_job_that_saves_nothing_says_so_at_its_end():
+    with Job("-np", "2", "--min_np", "1", steps=1000) as job:
+        job.wait_step(2)
+        job.p.terminate()
+        job.end(143)
+        check(re.search(r"SIGTERM: ended at step \d+; nothing is saved; start with --save DIR", job.said()), job.said())
+        check("which is saved" not in job.said(), job.said())
+
+
+@test
 def hosts_of_a_script_take_4_ranks_to_3_to_4_to_6():
     with Folder() as f:
         script = offering(f, 4)
