@@ -40,7 +40,8 @@ static bool is_slurm(const dsc_launcher_options *opt)
 static dsc_status read_hosts(dsc_launcher_plan *plan, const dsc_launcher_options *opt, bool *named, dsc_error *err)
 {
     *named = true;
-    if (opt->hosts != NULL && (opt->rank_count >= 0 || dsc_hostlist_looks_like_one(opt->hosts))) {
+    const bool counted = opt->rank_count >= 0 || opt->first_ranks > 0; /* -np */
+    if (opt->hosts != NULL && (counted || dsc_hostlist_looks_like_one(opt->hosts))) {
         if (!dsc_hostlist_looks_like_one(opt->hosts) && dsc_io_kind(opt->hosts) == DSC_PATH_FILE)
             return DSC_FAIL(err, DSC_ERR_INPUT, "-H",
                             "with -np this is a list such as localhost:4,host2:4; write --hostfile \"%.100s\"",
@@ -127,19 +128,21 @@ static dsc_status apply_counts(dsc_launcher_plan *plan, const dsc_launcher_optio
         dsc_host_pool_keep(pool, opt->node_count, INT64_MAX);
     for (int64_t i = 0; i < pool->count && opt->slots_per_node > 0; i++)
         DSC_TRY(set_slots(&pool->host[i], "--num_gpus", opt->slots_per_node, free_choice, opt->oversubscribe, err));
-    if (opt->rank_count <= 0)
+    const int32_t ranks = (int32_t)dsc_max_i64(opt->rank_count, opt->first_ranks);
+    if (ranks <= 0)
         return DSC_OK;
-    const int64_t missing = opt->rank_count - dsc_host_pool_slots(pool);
+    const int64_t missing = ranks - dsc_host_pool_slots(pool);
     if (missing > 0 && pool->count > 1 && !opt->oversubscribe)
         return DSC_FAIL(err, DSC_ERR_INPUT, "-np",
                         "%d ranks, but the hosts have %lld slots; raise the numbers in -H or the hostfile, or add "
                         "--oversubscribe",
-                        opt->rank_count, (long long)dsc_host_pool_slots(pool));
+                        ranks, (long long)dsc_host_pool_slots(pool));
     for (int64_t i = 0; i < pool->count && missing > 0; i++) /* each host takes its share of what is too much */
         DSC_TRY(set_slots(&pool->host[i], "-np",
                           (int32_t)(pool->host[i].slot_count + missing / pool->count + (i < missing % pool->count)),
                           free_choice, opt->oversubscribe, err));
-    dsc_host_pool_keep(pool, pool->count, opt->rank_count);
+    if (opt->rank_count > 0) /* else slots beyond the first ranks are spare */
+        dsc_host_pool_keep(pool, pool->count, opt->rank_count);
     return DSC_OK;
 }
 

@@ -284,6 +284,14 @@ def a_program_without_worlds_has_fixed_ranks():
     equal((r.code, sorted(l.split("] ")[-1] for l in r.out.splitlines())), (0, ["0/3", "1/3", "2/3"]), r)
 
 
+# As without --min_np: -H beside -np is a list, and more ranks than slots are refused.
+@test
+def hosts_beside_the_number_of_ranks_are_a_list():
+    refused(launch("-H", "a,b", "-np", "2", "--min_np", "1", "--dry_run", "true"), "-H", 'expected :N after "a"')
+    refused(launch("-np", "8", "-H", "a:2,b:2", "--min_np", "1", "--dry_run", "true"), "-np", "the hosts have 4 slots")
+    refused(launch("-np", "8", "-H", "localhost:2", "--min_np", "1", "--dry_run", "true"), "-np", "which has 2 slots")
+
+
 @test
 def flags_that_do_not_fit_are_refused():
     refused(launch("--max_np", "3", "true"), "--max_np", "needs --min_np")
