@@ -33,9 +33,9 @@ dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *op
 /* A log or a trace over an input would be its end. */
 dsc_status dsc_engine_check_outputs(const dsc_engine *engine, const char *input, dsc_error *err);
 /* input_pictures.c: no data is named, and the caller's default has drawn pictures. */
-/* Bytes of the readers that the config's lists of encoded pictures will have (images/image_reader.h). */
-int64_t dsc_engine_decoder_bytes(const dsc_engine *engine);
 bool dsc_engine_draws_pictures(const dsc_engine *engine, const dsc_engine_options *options);
+/* input_pictures.c: bytes of the readers of the lists of encoded pictures, also before they are open. */
+int64_t dsc_engine_decoder_bytes(const dsc_engine *engine);
 /* input_pictures.c: sizes of a built-in network: those of the config, else those of the data's first file. */
 void dsc_engine_size_network(const dsc_engine *engine, struct dsc_network_options *out);
 /* input_pictures.c: the files of a list as samples. */
