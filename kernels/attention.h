@@ -80,7 +80,8 @@ typedef struct dsc_attention_bwd_args {
     const void *d_out, *out; /* [B,T,H,D], stride out_stride */
     const float *lse;
     const void *q, *k, *v;
-    void *scratch; /* dsc_attention_bwd_scratch_bytes, 64-byte aligned */
+    /* 64-byte aligned, of dsc_attention_bwd_scratch_bytes or, with stored_bytes, dsc_attention_stored_at + them */
+    void *scratch;
     int64_t q_stride, k_stride, v_stride, out_stride, head_stride;
     int32_t batch, tokens, heads, kv_heads, head_size;
     float scale;

@@ -151,7 +151,7 @@ __device__ __forceinline__ void compute_keys_early(float (&dk)[1][DP / 8][4], fl
 struct key_piece {
     walk w;
     int32_t key_head, first;
-    int64_t stored; /* heads of the wave before its own */
+    int64_t heads_before; /* of the wave */
 };
 
 template <int DP> __device__ __forceinline__ key_piece key_piece_of(const gradient_arrays &given, uint32_t number)
@@ -174,8 +174,8 @@ __device__ __forceinline__ unsigned char *stored_of(const gradient_arrays &given
 {
     const int64_t tile =
         dsc_attention_stored_tile(given.a.tokens, given.a.keys.all, (p.first + warp_row) / TILE, p.w.row / TILE);
-    return given.stored + p.stored * given.head_bytes + tile * STORED_BYTES + warp_row % TILE / 16 * STORED_WARP_BYTES +
-           threadIdx.x % 32 * 16;
+    return given.stored + p.heads_before * given.head_bytes + tile * STORED_BYTES +
+           warp_row % TILE / 16 * STORED_WARP_BYTES + threadIdx.x % 32 * 16;
 }
 
 /* A computing warp's part of a piece. */
