@@ -102,7 +102,7 @@ static dsc_status start_rank(dsc_ranks *ranks, int32_t index, const dsc_spawn_se
     for (int which = 0; which < 2; which++)
         if (rank->out_fd[which] >= 0) {
             ranks->stream_count++;
-            watched = watched && watch_stream(ranks, index, which);
+            watched = watched && (ranks->paused[which] || watch_stream(ranks, index, which));
         }
     if (watched)
         return DSC_OK;
