@@ -22,7 +22,7 @@ static int64_t depthwise_scratch(const dsc_conv2d_shape *s, dsc_conv2d_pass pass
 }
 
 int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, bool sums, dsc_dtype dtype,
-                                 int64_t chunk_bytes)
+                                 int64_t chunk_bytes, bool on_gpu)
 {
     const dsc_conv2d_shape *s = &layer->shape;
     if (is_depthwise(s))
@@ -30,8 +30,7 @@ int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass 
     const int64_t bytes = dsc_conv2d_products_scratch(s, pass, dtype, chunk_bytes);
     if (s->groups > 1 || s->batch < 1 || dtype == DSC_F16)
         return bytes;
-    return dsc_max_i64(bytes,
-                       chunk_bytes > 0 ? dsc_conv2d_gpu_scratch(s, sums, dtype) : dsc_conv2d_scratch(s, pass, dtype));
+    return dsc_max_i64(bytes, on_gpu ? dsc_conv2d_gpu_scratch(s, sums, dtype) : dsc_conv2d_scratch(s, pass, dtype));
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 /* conv2d.h - a two-dimensional convolution of a module: planned ahead and launched, like linear.h.
  *
- * A convolution of one group is one launch where the device has it so (kernels/conv2d.h): a CPU in fp32 and bf16. Other
- * convolutions are products of gathered windows (kernels/conv2d_products.h). Depthwise convolutions have kernels of
- * their own (kernels/conv2d.h). SPDX-License-Identifier: Apache-2.0 */
+ * A convolution of one group is one launch where the device has it so (kernels/conv2d.h). CPUs have it in fp32 and
+ * bf16, and GPUs where cuDNN has the pass and is chosen. Other convolutions are products of gathered windows
+ * (kernels/conv2d_products.h). Depthwise convolutions have kernels of their own (kernels/conv2d.h).
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_CONV2D_H
 #define DSC_MODELS_CONV2D_H
 
@@ -13,9 +14,9 @@ typedef struct dsc_conv2d_layer {
     int32_t weight, bias;   /* numbers of the parameters; bias: -1 for none */
 } dsc_conv2d_layer;
 
-/* sums: dx is added to a sum. */
+/* sums: dx is added to a sum. on_gpu: whether the device is a GPU; a CPU may have any chunk_bytes too. */
 int64_t dsc_conv2d_scratch_bytes(const dsc_conv2d_layer *layer, dsc_conv2d_pass pass, bool sums, dsc_dtype dtype,
-                                 int64_t chunk_bytes);
+                                 int64_t chunk_bytes, bool on_gpu);
 double dsc_conv2d_flops(const dsc_conv2d_shape *shape); /* of one pass */
 /* Reports the products that will run. no_dx: x has no gradient. */
 DSC_MUST_USE dsc_status dsc_conv2d_plan(dsc_linear_planned *gemms, const dsc_conv2d_layer *layer, bool no_dx,

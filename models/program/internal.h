@@ -16,6 +16,7 @@ typedef struct dsc_op_batch {
     dsc_dtype dtype;
     int64_t chunk_bytes; /* as in the context of a call */
     bool stores_score_gradients; /* likewise */
+    bool on_gpu;                 /* the context's joins_input_gradients */
 } dsc_op_batch;
 
 /* ---- Builder, program.c and program_ops.c ---- */

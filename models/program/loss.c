@@ -144,7 +144,9 @@ dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *m
 dsc_status dsc_program_run_loss(const dsc_program *program, const dsc_lora *lora, dsc_module_ctx *ctx, dsc_error *err)
 {
     dsc_any_pass_layout own;
-    const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes, ctx->stores_score_gradients };
+    const dsc_op_batch of = {
+        lora, ctx->batch, ctx->dtype, ctx->chunk_bytes, ctx->stores_score_gradients, ctx->joins_input_gradients
+    };
     const dsc_pass_layout *stored = dsc_program_layout(program, DSC_PASS_FORWARD, &of, &own);
     const loss_layout at = lay(program, stored, ctx->batch, ctx->dtype);
     const int64_t items = dsc_value_rows(&program->value[program->output], ctx->batch);

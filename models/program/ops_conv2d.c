@@ -43,7 +43,8 @@ int64_t dsc_op_conv2d_scratch(const dsc_program *program, const dsc_op *op, cons
     const dsc_conv2d_pass pass = op->kind == DSC_OP_CONV2D      ? DSC_CONV2D_Y
                                  : op->kind == DSC_OP_CONV2D_DX ? DSC_CONV2D_DX
                                                                 : DSC_CONV2D_DW;
-    return dsc_conv2d_scratch_bytes(&layer, pass, pass == DSC_CONV2D_DX && op->in[1] >= 0, of->dtype, of->chunk_bytes);
+    const bool sums = pass == DSC_CONV2D_DX && op->in[1] >= 0;
+    return dsc_conv2d_scratch_bytes(&layer, pass, sums, of->dtype, of->chunk_bytes, of->on_gpu);
 }
 
 double dsc_op_conv2d_flops(const dsc_program *program, const dsc_op *op, int64_t batch)

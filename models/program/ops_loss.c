@@ -204,8 +204,12 @@ dsc_status dsc_op_plan_classify(const dsc_program *program, const dsc_op *op, in
                                 dsc_error *err)
 {
     const dsc_plan_sink *sink = plan->sink;
-    const dsc_op_batch of = { plan->lora, batch, plan->dtype, sink != NULL ? sink->chunk_bytes : 0,
-                              sink != NULL && sink->stores_score_gradients };
+    const dsc_op_batch of = { plan->lora,
+                              batch,
+                              plan->dtype,
+                              sink != NULL ? sink->chunk_bytes : 0,
+                              sink != NULL && sink->stores_score_gradients,
+                              sink != NULL && sink->joins_input_gradients };
     const bool trains = plan->module->params[op->classify.table].trainable;
     const double flops = dsc_op_classify_flops(program, op, batch);
     if (has_pairs(op) && batch % 2 != 0)
@@ -235,7 +239,9 @@ typedef struct classify_call {
 static classify_call begin(dsc_exec *exec, const dsc_op *op)
 {
     dsc_module_ctx *ctx = exec->ctx;
-    const dsc_op_batch of = { exec->lora, ctx->batch, ctx->dtype, ctx->chunk_bytes, ctx->stores_score_gradients };
+    const dsc_op_batch of = {
+        exec->lora, ctx->batch, ctx->dtype, ctx->chunk_bytes, ctx->stores_score_gradients, ctx->joins_input_gradients
+    };
     char *const work = dsc_exec_work(exec, op);
     char *const weights = work + logits_bytes(exec->program, op, &of);
     const int64_t rows = dsc_exec_rows(exec, op->in[0]);

@@ -199,7 +199,7 @@ typedef struct layout_key {
     int64_t batch, adapter_bytes, chunk_bytes;
     dsc_dtype dtype;
     dsc_pass pass;
-    bool stores_score_gradients;
+    bool stores_score_gradients, on_gpu;
 } layout_key;
 
 struct dsc_layouts {
@@ -218,7 +218,8 @@ size_t dsc_program_layouts_bytes(const dsc_program *program)
 static bool is_key(const layout_key *a, const layout_key *b)
 {
     return a->batch == b->batch && a->adapter_bytes == b->adapter_bytes && a->chunk_bytes == b->chunk_bytes &&
-           a->dtype == b->dtype && a->pass == b->pass && a->stores_score_gradients == b->stores_score_gradients;
+           a->dtype == b->dtype && a->pass == b->pass && a->stores_score_gradients == b->stores_score_gradients &&
+           a->on_gpu == b->on_gpu;
 }
 
 const dsc_pass_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_op_batch *of,
@@ -232,7 +233,8 @@ const dsc_pass_layout *dsc_program_layout(const dsc_program *program, dsc_pass p
                              of->chunk_bytes,
                              of->dtype,
                              pass,
-                             of->stores_score_gradients };
+                             of->stores_score_gradients,
+                             of->on_gpu };
     for (int i = 0; i < LAYOUTS && all != NULL; i++) {
         int32_t state = atomic_load_explicit(&all->state[i], memory_order_acquire);
         if (state == 2 && is_key(&all->key[i], &key))

@@ -183,7 +183,9 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
 {
     const dsc_op_list *list = &program->list[pass];
     dsc_any_pass_layout own;
-    const dsc_op_batch of = { lora, ctx->batch, ctx->dtype, ctx->chunk_bytes, ctx->stores_score_gradients };
+    const dsc_op_batch of = {
+        lora, ctx->batch, ctx->dtype, ctx->chunk_bytes, ctx->stores_score_gradients, ctx->joins_input_gradients
+    };
     dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err, .row = -1 };
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
     if (program->ranks.count > 1 && (ctx->group == NULL || ctx->group->size != program->ranks.count))
@@ -230,7 +232,12 @@ dsc_status dsc_program_run_group(const dsc_program *program, dsc_pass pass, cons
                                  int32_t count, dsc_error *err)
 {
     const dsc_op_list *list = &program->list[pass];
-    const dsc_op_batch of = { lora, ctx[0].batch, ctx[0].dtype, ctx[0].chunk_bytes, ctx[0].stores_score_gradients };
+    const dsc_op_batch of = { lora,
+                              ctx[0].batch,
+                              ctx[0].dtype,
+                              ctx[0].chunk_bytes,
+                              ctx[0].stores_score_gradients,
+                              ctx[0].joins_input_gradients };
     dsc_any_pass_layout own;
     dsc_exec exec[DSC_NORM_GROUP_MAX];
     DSC_ASSERT(count >= 1 && count <= DSC_NORM_GROUP_MAX);
@@ -300,8 +307,12 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
                             dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out, dsc_error *err)
 {
     dsc_linear_planned gemms = { .module = module, .lora = lora, .dtype = dtype, .sink = sink }, again = gemms;
-    const dsc_op_batch of = { lora, batch, dtype, sink != NULL ? sink->chunk_bytes : 0,
-                              sink != NULL && sink->stores_score_gradients };
+    const dsc_op_batch of = { lora,
+                              batch,
+                              dtype,
+                              sink != NULL ? sink->chunk_bytes : 0,
+                              sink != NULL && sink->stores_score_gradients,
+                              sink != NULL && sink->joins_input_gradients };
     double other = 0, other_again = 0;
     dsc_any_pass_layout own;
     const dsc_pass_layout *const at = &own.at;

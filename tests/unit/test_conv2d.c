@@ -73,8 +73,8 @@ static void close_operands(operands *o)
         free(all[i]);
 }
 
-/* Forward and backward; dx is added to `sum`. */
-static void run(operands *o, int32_t threads)
+/* Forward and backward; dx is added to `sum`. Each pass has the scratch that a CPU's plan gives it. */
+static void run(operands *o, int32_t threads, int64_t chunk_bytes)
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
@@ -86,11 +86,14 @@ static void run(operands *o, int32_t threads)
     assert_int_equal(dsc_stream_open(device, DSC_STREAM_COMPUTE, "compute", &stream, &err), DSC_OK);
     const void *const params[] = { o->w, o->bias };
     float *const grads[] = { o->dw, o->db };
-    dsc_module_ctx ctx = { .stream = stream, .dtype = o->dtype, .param = params, .grad = grads };
+    dsc_module_ctx ctx = {
+        .stream = stream, .dtype = o->dtype, .param = params, .grad = grads, .chunk_bytes = chunk_bytes
+    };
     const dsc_call call = { .ctx = &ctx, .err = &err };
     const dsc_conv2d_layer layer = { *o->s, 0, 1 };
     for (int pass = 0; pass < 3; pass++) {
-        const int64_t bytes = dsc_conv2d_scratch_bytes(&layer, (dsc_conv2d_pass)pass, true, o->dtype, 0);
+        const int64_t bytes =
+            dsc_conv2d_scratch_bytes(&layer, (dsc_conv2d_pass)pass, true, o->dtype, chunk_bytes, false);
         char *scratch = take(bytes + 256, DSC_U8);
         memset(scratch + bytes, 0xA5, 256);
         const dsc_status status = pass == DSC_CONV2D_Y ? dsc_conv2d_run(&call, &layer, o->y, o->x, scratch)
@@ -165,7 +168,7 @@ static void chunks_agree_with_sums_in_double(void **state)
             double *y = calloc((size_t)o.y_count, sizeof *y), *dx = calloc((size_t)o.x_count, sizeof *dx);
             double *dw = calloc((size_t)o.w_count, sizeof *dw), *db = calloc((size_t)shapes[i].out, sizeof *db);
             assert_true(y != NULL && dx != NULL && dw != NULL && db != NULL);
-            run(&o, 2);
+            run(&o, 2, 0);
             reference(&o, y, dx, dw, db);
             expect_near(o.y, y, o.y_count, dtype, dtype, "y");
             expect_near(o.dx, dx, o.x_count, dtype, dtype, "dx");
@@ -183,11 +186,11 @@ static void threads_do_not_change_a_bit(void **state)
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++)
         for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
             operands one = open_operands(&shapes[i], dtype);
-            run(&one, 1);
+            run(&one, 1, 0);
             for (size_t t = 0; t < DSC_COUNT(threads); t++) {
                 operands o = open_operands(&shapes[i], dtype);
                 const size_t each = dsc_dtype_bytes(dtype);
-                run(&o, threads[t]);
+                run(&o, threads[t], 0);
                 assert_memory_equal(o.y, one.y, (size_t)o.y_count * each);
                 assert_memory_equal(o.dx, one.dx, (size_t)o.x_count * each);
                 assert_memory_equal(o.dw, one.dw, (size_t)o.w_count * 4);
@@ -196,6 +199,24 @@ static void threads_do_not_change_a_bit(void **state)
             }
             close_operands(&one);
         }
+}
+
+/* "dsc.head_chunk_bytes" may be given for a CPU, which has most passes as a whole all the same. */
+static void given_chunks_do_not_shorten_the_scratch(void **state)
+{
+    (void)state;
+    static const dsc_conv2d_shape large = { 1, 32, 32, 64, 64, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } };
+    for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+        operands o = open_operands(&large, dtype), given = open_operands(&large, dtype);
+        const size_t each = dsc_dtype_bytes(dtype);
+        run(&o, 8, 0);
+        run(&given, 8, INT64_C(64) << 20);
+        assert_memory_equal(o.y, given.y, (size_t)o.y_count * each);
+        assert_memory_equal(o.dx, given.dx, (size_t)o.x_count * each);
+        assert_memory_equal(o.dw, given.dw, (size_t)o.w_count * 4);
+        close_operands(&o);
+        close_operands(&given);
+    }
 }
 
 /* ---- plans and refusals ------------------------------------------------------------------------------------------ */
@@ -296,7 +317,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_agree_with_sums_in_double), cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(a_plan_has_flops_and_products),    cmocka_unit_test(one_pixel_is_a_linear_layer),
-        cmocka_unit_test(refusals_name_op_and_shapes),
+        cmocka_unit_test(refusals_name_op_and_shapes),      cmocka_unit_test(given_chunks_do_not_shorten_the_scratch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
