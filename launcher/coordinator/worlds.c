@@ -48,28 +48,20 @@ void dsc_worlds_report(dsc_coordinator_worker *c, int32_t slot, const uint8_t *p
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-static const dsc_slot *rank_0(const dsc_coordinator_worker *c)
-{
-    for (int32_t i = 0; i < c->worlds.membership.count; i++)
-        if (c->worlds.slot[i].phase == DSC_SLOT_READY || c->worlds.slot[i].phase == DSC_SLOT_MEMBER)
-            if (c->worlds.slot[i].rank == 0)
-                return &c->worlds.slot[i];
-    return NULL;
-}
-
-/* Rank 0's call comes first, so its slot is known by then. */
-static bool complete(dsc_coordinator_worker *c, dsc_world_call *call)
+/* Rank 0's call comes first, and all ranks meet at its host. */
+static bool complete(dsc_coordinator_worker *c, int32_t host, dsc_world_call *call)
 {
     dsc_error err = DSC_ERROR_INIT;
-    const dsc_slot *first = rank_0(c);
     if (call->kind != DSC_WORLD_CALL_WORLD)
         return true;
     if (c->worlds.token_generation != call->generation && dsc_job_token_new(c->worlds.token, &err) != DSC_OK)
         return false;
     c->worlds.token_generation = call->generation;
+    if (call->rank == 0)
+        c->worlds.master_host = host;
     memcpy(call->token, c->worlds.token, sizeof call->token);
     call->master_port = c->job->plan->master_port;
-    snprintf(call->master_addr, sizeof call->master_addr, "%s", c->agents->address(c, first != NULL ? first->host : 0));
+    snprintf(call->master_addr, sizeof call->master_addr, "%s", c->agents->address(c, c->worlds.master_host));
     return true;
 }
 
@@ -78,7 +70,7 @@ static void send_call(dsc_coordinator_worker *c, const dsc_membership_action *ac
     uint8_t packet[DSC_WORLD_PACKET_MAX];
     dsc_world_call call = action->call;
     const int32_t host = c->worlds.slot[action->slot].host;
-    if (!complete(c, &call))
+    if (!complete(c, host, &call))
         return; /* its rank waits, and the launcher could not have started one either */
     const size_t bytes = dsc_world_call_put(&call, packet);
     c->agents->send_call(c, host, action->slot - (c->remote[host].first_rank - c->remote[0].first_rank), packet, bytes);

@@ -16,6 +16,7 @@ typedef struct dsc_worlds {
     dsc_membership membership; /* count 0: the ranks are fixed */
     dsc_slot *slot;
     uint32_t token_generation; /* of the token */
+    int32_t master_host;       /* of rank 0 of the newest world */
     char token[DSC_WORLD_TOKEN_CHARS + 1];
 } dsc_worlds;
 
