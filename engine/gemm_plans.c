@@ -101,7 +101,7 @@ static dsc_status measure(dsc_engine *engine, const char *file, dsc_error *err)
     const dsc_ext_config *own = &engine->config.own;
     if (first && own->attention != DSC_CUDNN_ALWAYS && own->convolutions != DSC_CUDNN_ALWAYS)
         return DSC_OK;
-    DSC_TRY(dsc_gemm_measure(engine->compute, engine->config.own.gemm_plans, &found, err));
+    DSC_TRY(dsc_gemm_measure(engine->compute, engine->config.own.gemm_plans, engine->plan.chunk_bytes, &found, err));
     tell_cudnn(engine, "attention", own->attention, &found.attention.cudnn);
     tell_cudnn(engine, "convolutions", own->convolutions, &found.convolutions);
     if (first)

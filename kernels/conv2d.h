@@ -8,8 +8,8 @@
  * Pixels outside of the picture are 0. H' = (H + 2 p - d (kh - 1) - 1) / s + 1, rounded down, and W' likewise. A tap is
  * a place (u, v) of the window, in this order. Most convolutions are products of gathered windows with weights in
  * another order (conv2d_products.h). With one input channel a group, "depthwise", each channel is summed by itself.
- * reference: cpu/conv2d.c, cpu/conv2d_ref.c, cpu/conv2d_direct.c   on a GPU: cuda/conv2d.cu   check:
- * tests/checkkern/conv2d.c SPDX-License-Identifier: Apache-2.0 */
+ * reference: cpu/conv2d.c, cpu/conv2d_ref.c, cpu/conv2d_direct.c   on a GPU: cuda/conv2d/conv2d.cu
+ * check: tests/checkkern/conv2d.c SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CONV2D_H
 #define DSC_KERNELS_CONV2D_H
 #include <stdbool.h>

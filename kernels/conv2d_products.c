@@ -13,6 +13,23 @@ bool dsc_conv2d_gathers(const dsc_conv2d_shape *s)
     return other;
 }
 
+/* A convolution that gathers no windows, or one of each picture, is a linear layer. */
+static bool fits_cudnn(const dsc_conv2d_args *a)
+{
+    const dsc_conv2d_shape *s = &a->shape;
+    return s->groups == 1 && s->batch > 0 && (a->dtype == DSC_BF16 || a->dtype == DSC_F32) && dsc_conv2d_gathers(s) &&
+           dsc_conv2d_out(s, 0) * dsc_conv2d_out(s, 1) > 1;
+}
+
+/* Where the config leaves it open, the choice must follow from card and shape, or from times where these may choose. In
+ * fp32 no time of cuDNN is known. */
+bool dsc_conv2d_wants_cudnn(const dsc_conv2d_args *a, dsc_cudnn_use use, dsc_gemm_choice choice, int32_t arch)
+{
+    if (!fits_cudnn(a) || use != DSC_CUDNN_AUTO)
+        return fits_cudnn(a) && use == DSC_CUDNN_ALWAYS;
+    return choice == DSC_GEMM_FASTEST || (choice == DSC_GEMM_SAME_BITS && arch == 90 && a->dtype == DSC_BF16);
+}
+
 int64_t dsc_conv2d_rows(const dsc_conv2d_shape *s, dsc_conv2d_pass pass)
 {
     return s->batch * (pass == DSC_CONV2D_DX ? s->height * s->width : dsc_conv2d_out(s, 0) * dsc_conv2d_out(s, 1));

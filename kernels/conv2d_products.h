@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "kernels/conv2d.h"
+#include "kernels/device.h"
 #include "kernels/gemm.h"
 #include "kernels/kernels.h"
 
@@ -21,6 +22,8 @@ extern "C" {
 int64_t dsc_conv2d_rows(const dsc_conv2d_shape *s, dsc_conv2d_pass pass);
 /* Whether windows are other rows than those of x. */
 bool dsc_conv2d_gathers(const dsc_conv2d_shape *s);
+/* Whether a GPU asks cuDNN for the pass instead. Pointers are not looked at. */
+bool dsc_conv2d_wants_cudnn(const dsc_conv2d_args *a, dsc_cudnn_use use, dsc_gemm_choice choice, int32_t arch);
 int64_t dsc_conv2d_products_scratch(const dsc_conv2d_shape *s, dsc_conv2d_pass pass, dsc_dtype dtype,
                                     int64_t chunk_bytes);
 

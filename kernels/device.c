@@ -176,10 +176,12 @@ void dsc_mem_close(dsc_device *device, dsc_buf *buf)
         device->ops->mem_close(device, buf);
 }
 
-dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err)
+dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, int64_t chunk_bytes, dsc_gemm_measured *out,
+                            dsc_error *err)
 {
     *out = (dsc_gemm_measured){ 0 };
-    return stream->ops->gemm_measure != NULL ? stream->ops->gemm_measure(stream, choice, out, err) : DSC_OK;
+    return stream->ops->gemm_measure != NULL ? stream->ops->gemm_measure(stream, choice, chunk_bytes, out, err)
+                                             : DSC_OK;
 }
 
 dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t capacity, int64_t *bytes, dsc_error *err)

@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 11u
+#define DSC_DEVICE_OPS_VERSION 12u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 /* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
 #define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)
@@ -179,9 +179,10 @@ typedef struct dsc_device_ops {
     dsc_status (*reserve)(dsc_device *device, int64_t bytes, dsc_error *err);
     /* Optional: chooses the algorithms of the products, by time, and the kernels of the attentions and convolutions,
      * the second where it gives no wrong result. Only what was prepared and has none from a text. After `reserve` and
-     * before the first part is cut: the products work in the arena. The stream is COMPUTE and idle; the host waits.
-     * NULL: there is nothing to choose. */
-    dsc_status (*gemm_measure)(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
+     * before the first part is cut: the products work in the arena. chunk_bytes: that of the calls (dsc/model.h). The
+     * stream is COMPUTE and idle; the host waits. NULL: there is nothing to choose. */
+    dsc_status (*gemm_measure)(dsc_stream *stream, dsc_gemm_choice choice, int64_t chunk_bytes, dsc_gemm_measured *out,
+                               dsc_error *err);
     /* With gemm_measure. get: card, library and the prepared products' algorithms as lines of text, NUL after them;
      * *bytes without it is what they take, and nothing is written beyond capacity. set: takes them over where the card,
      * the library and a line agree; *others: prepared products that keep what they had. Any text is safe. */
@@ -193,7 +194,7 @@ typedef struct dsc_device_ops {
     /* Optional: names a large prepared product that no library computes, and why ("MxNxK ...: reason"), by its number
      * from 0 on; false after the last. */
     bool (*gemm_slow)(dsc_device *device, int64_t index, char *text, int64_t capacity);
-    /* Optional: tells of an attention (pointers in it are ignored) for whose forward pass and gradients gemm_measure
+    /* Optional: names an attention (pointers in it are ignored) for whose forward pass and gradients gemm_measure
      * may choose a kernel each. NULL: there is only one. */
     dsc_status (*attention_prepare)(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err);
     /* Optional: (fn, user) is asked every few milliseconds while the host waits for a stream or an event, in
@@ -219,7 +220,7 @@ typedef struct dsc_device_ops {
     void (*wait_begin)(dsc_stream *stream);
     void (*wait_end)(dsc_stream *stream);
     int64_t (*waited_ns)(dsc_stream *stream);
-    /* Optional: tells of a pass of a convolution of one group that gathers windows (of the pointers only Y's `add`
+    /* Optional: names a pass of a convolution of one group that gathers windows (of the pointers only Y's `add`
      * counts: whether there is a bias), for which gemm_measure may choose cuDNN. NULL: there is no choice. */
     dsc_status (*conv2d_prepare)(dsc_device *device, const dsc_conv2d_args *shape, dsc_error *err);
     /* Optional: whether CONV2D has a kernel for the pass on this stream; NULL: for none. */
@@ -282,8 +283,8 @@ static inline bool dsc_conv2d_is_whole(dsc_stream *stream, const dsc_conv2d_args
     return stream->ops->conv2d_is_whole != NULL && stream->ops->conv2d_is_whole(stream, args);
 }
 static inline bool dsc_gemm_has_plans(const dsc_device *device) { return device->ops->gemm_measure != NULL; }
-DSC_MUST_USE dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out,
-                                         dsc_error *err);
+DSC_MUST_USE dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, int64_t chunk_bytes,
+                                         dsc_gemm_measured *out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t capacity, int64_t *bytes,
                                            dsc_error *err);
 DSC_MUST_USE dsc_status dsc_gemm_plans_set(dsc_device *device, const char *text, int64_t *others, dsc_error *err);

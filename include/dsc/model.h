@@ -201,7 +201,7 @@ typedef struct dsc_module_plan {
     int64_t forward_sent_bytes, backward_sent_bytes;
 } dsc_module_plan;
 
-/* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step. Also forward
+/* Shapes of matrix products that the module will launch, so that nothing is prepared inside a step. Also forward
  * attentions and passes of convolutions, for devices that choose among kernels. Pointers in a shape are not looked at.
  */
 struct dsc_gemm_args;
@@ -315,7 +315,7 @@ typedef struct dsc_module_ctx {
      * has a product that adds to the sum so far, as layers apart have; a CPU keeps their bits in this way. It is the
      * plan's, and equal on all ranks. */
     bool joins_input_gradients;
-    /* Attention has room in scratch, of at most chunk_bytes, where a GPU may store gradients of scores. The plan's. */
+    /* Attention has scratch of at most chunk_bytes more, where a GPU may store gradients of scores. The plan's. */
     bool stores_score_gradients;
 
     /* Optional: a module that can name its values reports them here. NULL: nobody looks, and nothing waits. */

@@ -25,7 +25,7 @@ typedef struct cudnn_plan {
 /* Whether cuDNN is there. Once for a GPU, which is the calling thread's current one. */
 bool dsc_cuda_cudnn_look(cudnn_library *c, int32_t arch);
 void dsc_cuda_cudnn_note(cudnn_library *c, const char *why);
-/* Names a plan that was just opened; an error if cuDNN told no size of its work space. */
+/* Names a plan that was just opened; an error if cuDNN names no size of its work space. */
 dsc_status dsc_cuda_cudnn_name(const cudnn_library *c, const dsc_cudnn_plan_info *info, cudnn_plan *plan,
                                dsc_error *err);
 /* The most bytes of a work space: any where the user named cuDNN, or a part of the card's memory. */

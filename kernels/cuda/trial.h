@@ -17,7 +17,7 @@ __device__ __forceinline__ unsigned is_far(float a, float b, float near)
 }
 
 /* Integers: the order in which blocks add does not matter. */
-__device__ __forceinline__ void tell(unsigned *found, unsigned mine)
+__device__ __forceinline__ void add_found(unsigned *found, unsigned mine)
 {
     if (mine > 0)
         atomicAdd(found, mine);
@@ -30,7 +30,7 @@ __global__ void compare_words_kernel(const uint16_t *x, const uint16_t *y, int64
     unsigned mine = 0;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x; i < count; i += step)
         mine += x[i] != y[i];
-    tell(found, mine);
+    add_found(found, mine);
 }
 
 /* The part of the trial's memory for `count` elements; NULL: for none. */

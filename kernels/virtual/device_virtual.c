@@ -10,6 +10,7 @@
 /* Addresses of device memory. They have no pages: nobody but streams may touch them, and streams touch nothing. */
 #define ARENA_BYTES (INT64_C(1) << 40)
 #define ALIGNMENT 256
+#define ARCH 90 /* that of every card of the tables */
 
 typedef struct virtual_device {
     dsc_device base;
@@ -17,7 +18,8 @@ typedef struct virtual_device {
     dsc_virtual_clock *clock;
     char *arena; /* NULL: this is the host beside the card */
     int64_t used_bytes;
-    bool own_convolutions; /* no convolution is cuDNN's */
+    dsc_cudnn_use convolutions;
+    dsc_gemm_choice plans;
 } virtual_device;
 
 typedef struct virtual_stream {
@@ -80,7 +82,8 @@ static dsc_status open_one(const dsc_device_ops *ops, const dsc_device_options *
     *d = (virtual_device) { .base = { ops },
                             .alloc = options->alloc,
                             .clock = options->clock,
-                            .own_convolutions = options->convolutions == DSC_CUDNN_NEVER };
+                            .convolutions = options->convolutions,
+                            .plans = options->plans };
     *out = &d->base;
     if (!card)
         return DSC_OK;
@@ -133,7 +136,7 @@ static void virtual_props(dsc_device *device, dsc_device_props *out)
 {
     const virtual_device *d = (const virtual_device *)device;
     const int64_t bytes = (int64_t)d->clock->rates->memory_bytes;
-    *out = (dsc_device_props) { .index = 0, .arch = 90, .total_bytes = bytes, .free_bytes = bytes };
+    *out = (dsc_device_props) { .index = 0, .arch = ARCH, .total_bytes = bytes, .free_bytes = bytes };
     snprintf(out->name, sizeof out->name, "a virtual %s", d->clock->rates->name);
 }
 
@@ -413,12 +416,11 @@ static dsc_status virtual_gemm_prepare(dsc_device *device, const dsc_gemm_args *
     return DSC_OK;
 }
 
-/* A card has cuDNN. */
+/* A card has cuDNN, and every pass that asks for it gets it. */
 static bool virtual_conv2d_is_whole(dsc_stream *stream, const dsc_conv2d_args *args)
 {
     const virtual_device *d = ((const virtual_stream *)stream)->device;
-    return is_cpu(d) ? dsc_conv2d_is_whole_on_cpu(args)
-                     : dsc_conv2d_is_whole_on_cpu(args) && !d->own_convolutions && dsc_conv2d_gathers(&args->shape);
+    return is_cpu(d) ? dsc_conv2d_is_whole_on_cpu(args) : dsc_conv2d_wants_cudnn(args, d->convolutions, d->plans, ARCH);
 }
 
 const dsc_device_ops dsc_device_virtual = {

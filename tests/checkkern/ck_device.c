@@ -227,7 +227,7 @@ bool ck_device_choose_conv2d(const dsc_conv2d_args *args)
     dsc_gemm_measured found;
     dsc_error err = DSC_ERROR_INIT;
     if (dsc_conv2d_prepare(gpu.device, args, &err) == DSC_OK &&
-        dsc_gemm_measure(gpu.stream, DSC_GEMM_FIRST, &found, &err) == DSC_OK)
+        dsc_gemm_measure(gpu.stream, DSC_GEMM_FIRST, 0, &found, &err) == DSC_OK)
         return dsc_conv2d_is_whole(gpu.stream, args);
     ck_fail("choosing a kernel: %s", err.message);
     return false;

@@ -141,7 +141,7 @@ dsc_status cudnn_conv2d_plan_open(void *, const dsc_conv2d_args *shape, void **o
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "cuDNN", "cuDNN: heuristics: no engine for the shape");
     conv2d_plan *p = new conv2d_plan;
     p->shape = *shape;
-    p->workspace_bytes = is == CUSIM_CUDNN_LARGE ? static_cast<int64_t>(1) << 40 : 512;
+    p->workspace_bytes = is == CUSIM_CUDNN_LARGE ? static_cast<int64_t>(1) << 40 : is == CUSIM_CUDNN_BARE ? 0 : 512;
     info->workspace_bytes = p->workspace_bytes;
     snprintf(info->name, sizeof info->name, "%s", engines[shape->pass]);
     *out = static_cast<cudnn_plan *>(p);

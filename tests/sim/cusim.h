@@ -77,7 +77,8 @@ typedef enum cusim_cudnn {
     CUSIM_CUDNN_WRONG,    /* one number of each result is wrong */
     CUSIM_CUDNN_UNSTEADY, /* a bit of each result is another each time */
     /* It has heads of at most 128 and 8 tokens or more, and convolutions between multiples of 8 channels. */
-    CUSIM_CUDNN_NARROW
+    CUSIM_CUDNN_NARROW,
+    CUSIM_CUDNN_BARE /* its convolutions need no work space */
 } cusim_cudnn;
 void cusim_set_cudnn(cusim_cudnn is);
 int64_t cusim_cudnn_calls(void); /* since the last call */

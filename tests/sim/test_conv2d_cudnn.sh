@@ -43,6 +43,9 @@ report "recomputed" trains again 1 true ', "recompute": "full"'
 report "the bits are the same" same cudnn again
 report "as CUDA graphs" trains graphs 1 true ', "cuda_graphs": true'
 report "the bits are the same" same cudnn graphs
+report "without work space" trains bare 9 true ''
+report "cuDNN has all passes" passes bare cudnn 5
+report "the bits are the same" same cudnn bare
 report "fp32" trains wide 1 false ''
 report "it is products, unless it is asked for by name" silent wide
 report "fp32 by cuDNN" trains named 1 false ', "convolutions": "cudnn"'

@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "kernels/attention.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "tests/sim/cusim.h"
@@ -24,7 +25,7 @@ typedef struct gpu {
     dsc_device_props props;
 } gpu;
 
-static void open_gpu_with(gpu *g, dsc_gemm_choice plans)
+static void open_gpu_with(gpu *g, dsc_gemm_choice plans, dsc_cudnn_use cudnn)
 {
     dsc_error err = DSC_ERROR_INIT;
     const dsc_device_ops *ops = NULL;
@@ -32,12 +33,14 @@ static void open_gpu_with(gpu *g, dsc_gemm_choice plans)
     memset(g, 0, sizeof *g);
     assert_int_equal(dsc_alloc_open(&g->alloc, &err), DSC_OK);
     assert_int_equal(dsc_device_find("cuda", &ops, &count, &err), DSC_OK);
-    const dsc_device_options options = { .alloc = g->alloc, .threads = 1, .plans = plans };
+    const dsc_device_options options = {
+        .alloc = g->alloc, .threads = 1, .plans = plans, .attention = cudnn, .convolutions = cudnn
+    };
     assert_int_equal(dsc_device_open(ops, &g->device, &options, &err), DSC_OK);
     dsc_device_props_get(g->device, &g->props);
 }
 
-static void open_gpu(gpu *g) { open_gpu_with(g, DSC_GEMM_SAME_BITS); }
+static void open_gpu(gpu *g) { open_gpu_with(g, DSC_GEMM_SAME_BITS, DSC_CUDNN_AUTO); }
 
 static void close_gpu(gpu *g)
 {
@@ -108,7 +111,7 @@ static void the_first_choice_multiplies_rows_of_experts_by_the_kernel_of_all_gpu
     dsc_buf rows = { 0 }, places = { 0 };
     dsc_stream *stream = NULL;
     dsc_error err = DSC_ERROR_INIT;
-    open_gpu_with(&g, DSC_GEMM_FIRST);
+    open_gpu_with(&g, DSC_GEMM_FIRST, DSC_CUDNN_AUTO);
     cusim_set_endless("grouped_sm90");
     assert_int_equal(dsc_mem_open(g.device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, 3 * ROWS_BYTES, &rows, &err), DSC_OK);
     assert_int_equal(dsc_mem_open(g.device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sizeof starts, &places, &err), DSC_OK);
@@ -131,6 +134,71 @@ static void the_first_choice_multiplies_rows_of_experts_by_the_kernel_of_all_gpu
     dsc_stream_close(&stream);
     dsc_mem_close(g.device, &rows);
     dsc_mem_close(g.device, &places);
+    close_gpu(&g);
+}
+
+/* cuDNN is asked for the attention, then for the convolution, whose work space is larger than the card. */
+static void a_work_space_without_memory_leaves_the_other_part_its_own(void **state)
+{
+    (void)state;
+    skip_real_ones();
+    enum { SIZE = 64 };
+    static const dsc_attention_fwd_args attention = { .q_stride = 3 * SIZE,
+                                                      .k_stride = 3 * SIZE,
+                                                      .v_stride = 3 * SIZE,
+                                                      .out_stride = SIZE,
+                                                      .batch = 1,
+                                                      .tokens = 16,
+                                                      .heads = 1,
+                                                      .kv_heads = 1,
+                                                      .head_size = SIZE,
+                                                      .scale = 0.125f,
+                                                      .dtype = DSC_BF16 };
+    static const dsc_conv2d_args convolution = { .pass = DSC_CONV2D_Y,
+                                                 .shape = { 1, 8, 8, 8, 8, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+                                                 .dtype = DSC_BF16 };
+    gpu g;
+    dsc_stream *stream = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_gemm_measured found = { 0 };
+    open_gpu_with(&g, DSC_GEMM_FIRST, DSC_CUDNN_ALWAYS);
+    assert_int_equal(dsc_stream_open(g.device, DSC_STREAM_COMPUTE, "compute", &stream, &err), DSC_OK);
+    cusim_set_cudnn(CUSIM_CUDNN_WORKS);
+    assert_int_equal(dsc_attention_prepare(g.device, &attention, &err), DSC_OK);
+    cusim_set_cudnn(CUSIM_CUDNN_LARGE);
+    assert_int_equal(dsc_conv2d_prepare(g.device, &convolution, &err), DSC_OK);
+    assert_int_equal(dsc_gemm_measure(stream, DSC_GEMM_FIRST, 0, &found, &err), DSC_OK);
+    assert_int_equal(found.attention.cudnn.taken, 2);
+    assert_string_equal(found.attention.cudnn.note, "");
+    assert_int_equal(found.convolutions.shapes, 0);
+    assert_string_equal(found.convolutions.note, "the GPU has no memory for its work space");
+    cusim_set_cudnn(CUSIM_CUDNN_NONE);
+    dsc_stream_close(&stream);
+    close_gpu(&g);
+}
+
+/* The memory has space for some rows of windows, and not for all of them. */
+static void a_trial_of_a_convolution_gathers_windows_as_a_step_does(void **state)
+{
+    (void)state;
+    skip_real_ones();
+    static const dsc_conv2d_args args = { .pass = DSC_CONV2D_Y,
+                                          .shape = { 1, 32, 32, 16, 16, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+                                          .dtype = DSC_BF16 };
+    gpu g;
+    dsc_stream *stream = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_gemm_measured found = { 0 };
+    open_gpu_with(&g, DSC_GEMM_SAME_BITS, DSC_CUDNN_ALWAYS);
+    cusim_set_cudnn(CUSIM_CUDNN_WORKS);
+    assert_int_equal(dsc_stream_open(g.device, DSC_STREAM_COMPUTE, "compute", &stream, &err), DSC_OK);
+    assert_int_equal(dsc_conv2d_prepare(g.device, &args, &err), DSC_OK);
+    assert_int_equal(dsc_device_reserve(g.device, 192 << 10, &err), DSC_OK);
+    assert_int_equal(dsc_gemm_measure(stream, DSC_GEMM_SAME_BITS, 32 << 10, &found, &err), DSC_OK);
+    assert_int_equal(found.convolutions.untried, 0);
+    assert_int_equal(found.convolutions.taken, 1);
+    cusim_set_cudnn(CUSIM_CUDNN_NONE);
+    dsc_stream_close(&stream);
     close_gpu(&g);
 }
 
@@ -169,6 +237,8 @@ int main(void)
         cmocka_unit_test(a_whole_card_has_the_peak_of_its_data_sheet),
         cmocka_unit_test(a_slice_has_the_share_of_its_multiprocessors_and_no_sensors),
         cmocka_unit_test(the_first_choice_multiplies_rows_of_experts_by_the_kernel_of_all_gpus),
+        cmocka_unit_test(a_work_space_without_memory_leaves_the_other_part_its_own),
+        cmocka_unit_test(a_trial_of_a_convolution_gathers_windows_as_a_step_does),
         cmocka_unit_test(a_stream_that_never_ends_is_given_up),
     };
     return cmocka_run_group_tests_name("opening and closing a GPU", tests, NULL, NULL);

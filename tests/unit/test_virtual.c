@@ -274,6 +274,46 @@ static dsc_replay_result replay(const machine *m, const dsc_virtual_trace *trace
     return result;
 }
 
+/* As a GPU of sm_90 with cuDNN chooses (tests/sim/test_conv2d_cudnn.sh), whose trials find all of it right and fast. */
+static void convolutions_are_whole_where_a_card_asks_cudnn(void **state)
+{
+    static const dsc_conv2d_shape usual = { 2, 8, 8, 16, 16, 1, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 } },
+                                  of_a_picture = { 2, 8, 8, 16, 16, 1, { 8, 8 }, { 8, 8 }, { 0, 0 }, { 1, 1 } },
+                                  of_a_pixel = { 2, 8, 8, 16, 16, 1, { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 } };
+    static const struct {
+        dsc_cudnn_use use;
+        dsc_gemm_choice plans;
+        dsc_dtype dtype;
+        const dsc_conv2d_shape *shape;
+        bool whole;
+    } cases[] = {
+        { DSC_CUDNN_AUTO, DSC_GEMM_SAME_BITS, DSC_BF16, &usual, true },
+        { DSC_CUDNN_AUTO, DSC_GEMM_SAME_BITS, DSC_F32, &usual, false },
+        { DSC_CUDNN_AUTO, DSC_GEMM_FASTEST, DSC_F32, &usual, true },
+        { DSC_CUDNN_AUTO, DSC_GEMM_FIRST, DSC_BF16, &usual, false },
+        { DSC_CUDNN_AUTO, DSC_GEMM_SAME_BITS, DSC_BF16, &of_a_picture, false },
+        { DSC_CUDNN_AUTO, DSC_GEMM_SAME_BITS, DSC_BF16, &of_a_pixel, false },
+        { DSC_CUDNN_ALWAYS, DSC_GEMM_FIRST, DSC_F32, &usual, true },
+        { DSC_CUDNN_ALWAYS, DSC_GEMM_FIRST, DSC_F16, &usual, false },
+        { DSC_CUDNN_NEVER, DSC_GEMM_FASTEST, DSC_BF16, &usual, false },
+    };
+    machine *m = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const dsc_device_options options = {
+            .alloc = m->alloc, .threads = 1, .clock = &m->clock, .convolutions = cases[i].use, .plans = cases[i].plans
+        };
+        const dsc_conv2d_args args = { .shape = *cases[i].shape, .dtype = cases[i].dtype };
+        dsc_device *device = NULL;
+        dsc_stream *stream = NULL;
+        assert_int_equal(dsc_device_open(&dsc_device_virtual, &device, &options, NULL), DSC_OK);
+        assert_int_equal(dsc_stream_open(device, DSC_STREAM_COMPUTE, "compute", &stream, NULL), DSC_OK);
+        if (dsc_conv2d_is_whole(stream, &args) != cases[i].whole)
+            fail_msg("case %zu", i);
+        dsc_stream_close(&stream);
+        dsc_device_close(&device);
+    }
+}
+
 static void ranks_that_are_equally_fast_replay_the_step_of_one(void **state)
 {
     machine *m = *state;
@@ -352,6 +392,7 @@ int main(void)
         cmocka_unit_test(own_gradients_take_five_products_or_seven),
         cmocka_unit_test(heads_for_labels_take_time),
         cmocka_unit_test(feature_maps_take_time),
+        cmocka_unit_test_setup_teardown(convolutions_are_whole_where_a_card_asks_cudnn, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ranks_that_are_equally_fast_replay_the_step_of_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(all_ranks_wait_for_a_slow_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(noise_costs_more_than_its_mean, set_up, tear_down),

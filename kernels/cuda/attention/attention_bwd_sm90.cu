@@ -7,8 +7,8 @@
  * beside the second product, in dq also beside the last product of the tile before. Numbers of queries come with their
  * tile, by a second warp of the copying warpgroup.
  *
- * Scores are computed by both kernels, in seven products. With room for the score gradients of some heads, the first
- * kernel stores these, and dq is one product over them: five products. Waves of heads then share the room.
+ * Scores are computed by both kernels, in seven products. With memory for the score gradients of some heads, the first
+ * kernel stores these, and dq is one product over them: five products. Waves of heads then share the memory.
  *
  * The order of all sums is that of attention_bwd.cu, so that where both kinds of products add up alike both give the
  * same bits. The kernel of a shape is chosen by measurement (attention_plan.cu).

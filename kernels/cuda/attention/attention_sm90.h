@@ -11,7 +11,7 @@
  *            they ask for the next one's.
  *   AHEAD:   tiles of 128 keys forward. Gradients ask for the next tile's products before they wait.
  *   STAYING: the kernels of AHEAD in blocks that stay for many pieces of the work.
- *   STORED:  gradients only; those of scores are computed once and stored, and WARPGROUPS where these have no room.
+ *   STORED:  gradients only; those of scores are computed once and stored, and WARPGROUPS where these do not fit.
  * All kinds of gradients add up in the same order. */
 typedef enum dsc_attention_kind {
     DSC_ATTENTION_WARPS,

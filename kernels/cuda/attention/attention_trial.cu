@@ -257,7 +257,7 @@ __global__ void compare_kernel(const result r, unsigned *found)
                     weight = r.weight != NULL ? to_f32(r.weight[row * r.weight_stride + column]) : 1;
         mine += is_far(a, b, r.near * weight + NEAR * fmaxf(fabsf(a), fabsf(b)));
     }
-    tell(found, mine);
+    add_found(found, mine);
 }
 
 __global__ void compare_lse_kernel(const float *x, const float *y, int64_t count, unsigned *found)
@@ -266,7 +266,7 @@ __global__ void compare_lse_kernel(const float *x, const float *y, int64_t count
     unsigned mine = 0;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x; i < count; i += step)
         mine += is_far(x[i], y[i], LSE_NEAR);
-    tell(found, mine);
+    add_found(found, mine);
 }
 
 /* Elements that a kernel leaves unwritten are NaN. */

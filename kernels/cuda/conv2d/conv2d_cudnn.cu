@@ -5,9 +5,10 @@
 
 #include <inttypes.h>
 
-#include "kernels/conv2d_products.h"
-
 namespace {
+
+/* A work space lies in memory even where no plan needs a byte of it. */
+constexpr int64_t WORKSPACE_LEAST = 256;
 
 dsc_status open_plan(cudnn_library *c, const dsc_conv2d_args *shape, int64_t bytes_most, cudnn_plan *out,
                      dsc_error *err)
@@ -15,7 +16,7 @@ dsc_status open_plan(cudnn_library *c, const dsc_conv2d_args *shape, int64_t byt
     dsc_cudnn_plan_info info = {};
     DSC_TRY(c->table->conv2d_plan_open(c->library, shape, &out->plan, &info, err));
     DSC_TRY(dsc_cuda_cudnn_name(c, &info, out, err));
-    const int64_t bytes = dsc_align_up(info.workspace_bytes, 256);
+    const int64_t bytes = dsc_max_i64(WORKSPACE_LEAST, dsc_align_up(info.workspace_bytes, 256));
     if (bytes > bytes_most)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.convolutions",
                         "its work space would be %" PRId64 " MiB for %" PRId64 " pictures, and %" PRId64 " MiB are the "
@@ -82,14 +83,6 @@ dsc_status order_weight(const dsc_cuda_launch *at, const dsc_conv2d_args *a, con
 
 } // namespace
 
-/* A convolution that gathers no windows, or one of each picture, is a linear layer. */
-bool dsc_cuda_conv2d_cudnn_fits(const dsc_conv2d_args *a)
-{
-    const dsc_conv2d_shape *s = &a->shape;
-    return s->groups == 1 && s->batch > 0 && (a->dtype == DSC_BF16 || a->dtype == DSC_F32) && dsc_conv2d_gathers(s) &&
-           dsc_conv2d_out(s, 0) * dsc_conv2d_out(s, 1) > 1;
-}
-
 bool dsc_cuda_conv2d_cudnn_aligned(const dsc_conv2d_args *a)
 {
     for (const void *p : { static_cast<const void *>(a->out), a->in, a->with, a->add,
@@ -104,7 +97,7 @@ bool dsc_cuda_conv2d_cudnn_plan(cudnn_library *c, int32_t arch, const dsc_conv2d
 {
     dsc_error why = DSC_ERROR_INIT;
     out->plan = NULL;
-    if (!dsc_cuda_conv2d_cudnn_fits(shape) || !dsc_cuda_cudnn_look(c, arch))
+    if (!dsc_cuda_cudnn_look(c, arch))
         return false;
     if (open_plan(c, shape, bytes_most, out, &why) == DSC_OK)
         return true;

@@ -6,11 +6,10 @@
 #include "kernels/cuda/cudnn_library.h"
 #include "kernels/cuda/kernels.h"
 
-/* Whether cuDNN may have such a pass. */
-bool dsc_cuda_conv2d_cudnn_fits(const dsc_conv2d_args *a);
 /* Whether the pointers of such a pass are aligned. */
 bool dsc_cuda_conv2d_cudnn_aligned(const dsc_conv2d_args *a);
-/* False: there is no plan, and c->note says why. A work space of more than `bytes_most` is refused. */
+/* For a pass of dsc_conv2d_wants_cudnn. False: there is no plan, and c->note says why. A work space of more than
+ * `bytes_most` is refused. */
 bool dsc_cuda_conv2d_cudnn_plan(cudnn_library *c, int32_t arch, const dsc_conv2d_args *shape, int64_t bytes_most,
                                 cudnn_plan *out);
 /* Enqueues the pass. a->scratch has the weight or its gradient in cuDNN's order, and DX's result before a sum: rounded

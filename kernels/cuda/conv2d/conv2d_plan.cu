@@ -1,5 +1,6 @@
 /* conv2d_plan.cu - see conv2d_plan.h. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/conv2d/conv2d_plan.h"
+#include "kernels/conv2d_products.h"
 #include "kernels/cuda/conv2d/conv2d_cudnn.h"
 #include "kernels/cuda/conv2d/conv2d_trial.h"
 #include "kernels/cuda/launchers.h"
@@ -66,16 +67,6 @@ conv2d_plan *find(dsc_cuda_conv2d *x, const dsc_conv2d_args *a)
         if (memcmp(&x->plans[i].key, &key, sizeof key) == 0)
             return &x->plans[i];
     return NULL;
-}
-
-/* Where the config leaves it open, the choice must follow from card and shape, or from times where these may choose. In
- * fp32 no time of cuDNN is known. */
-bool wants_cudnn(const dsc_cuda_conv2d *x, const dsc_conv2d_args *a)
-{
-    if (x->use != DSC_CUDNN_AUTO)
-        return x->use == DSC_CUDNN_ALWAYS;
-    return x->choice == DSC_GEMM_FASTEST ||
-           (x->choice == DSC_GEMM_SAME_BITS && x->arch == 90 && a->dtype == DSC_BF16);
 }
 
 /* ---- choice ---- */
@@ -173,7 +164,7 @@ void dsc_cuda_conv2d_close(dsc_cuda_conv2d **conv2d)
 /* A shape is asked for once, since the answer takes time. */
 void dsc_cuda_conv2d_prepare(dsc_cuda_conv2d *x, const dsc_conv2d_args *shape)
 {
-    if (!dsc_cuda_conv2d_cudnn_fits(shape) || !wants_cudnn(x, shape))
+    if (!dsc_conv2d_wants_cudnn(shape, x->use, x->choice, x->arch))
         return;
     pthread_mutex_lock(&x->lock);
     if (find(x, shape) == NULL && x->count < PLANS_MAX) {
@@ -226,11 +217,11 @@ dsc_status dsc_cuda_conv2d_launch(const dsc_cuda_launch *at, const dsc_conv2d_ar
 }
 
 dsc_status dsc_cuda_conv2d_choose(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes, dsc_gemm_choice choice,
-                                  dsc_cudnn_tried *out, dsc_error *err)
+                                  int64_t chunk_bytes, dsc_cudnn_tried *out, dsc_error *err)
 {
     dsc_cuda_conv2d *x = at->conv2d;
     conv2d_trial t = {};
-    t.at = at, t.cudnn = &x->cudnn;
+    t.at = at, t.cudnn = &x->cudnn, t.chunk_bytes = chunk_bytes;
     t.memory = static_cast<char *>(memory), t.memory_bytes = memory_bytes;
     DSC_ASSERT(reinterpret_cast<uintptr_t>(memory) % 256 == 0);
     pthread_mutex_lock(&x->lock);

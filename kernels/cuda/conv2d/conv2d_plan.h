@@ -23,7 +23,7 @@ bool dsc_cuda_conv2d_is_whole(dsc_cuda_conv2d *conv2d, const dsc_conv2d_args *a)
 dsc_status dsc_cuda_conv2d_launch(const dsc_cuda_launch *at, const dsc_conv2d_args *a, dsc_error *err);
 /* As device.h says of gemm_measure. `memory` is overwritten; a shape that does not fit there is not tried. */
 dsc_status dsc_cuda_conv2d_choose(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes, dsc_gemm_choice choice,
-                                  dsc_cudnn_tried *out, dsc_error *err);
+                                  int64_t chunk_bytes, dsc_cudnn_tried *out, dsc_error *err);
 /* As device.h says of gemm_plans_get and gemm_plans_set. set: `text` is of this card, or NULL. */
 void dsc_cuda_conv2d_plans_get(dsc_cuda_conv2d *conv2d, char *text, int64_t capacity, int64_t *bytes);
 void dsc_cuda_conv2d_plans_set(dsc_cuda_conv2d *conv2d, const char *text, int64_t *others);

@@ -38,10 +38,11 @@ typedef struct operands {
     float terms; /* of a sum */
 } operands;
 
-int64_t scratch_bytes(const dsc_conv2d_args *a)
+int64_t scratch_bytes(const conv2d_trial *t)
 {
+    const dsc_conv2d_args *a = &t->shape;
     return dsc_max_i64(dsc_conv2d_gpu_scratch(&a->shape, a->add != NULL, a->dtype),
-                       dsc_conv2d_products_scratch(&a->shape, a->pass, a->dtype, INT64_MAX));
+                       dsc_conv2d_products_scratch(&a->shape, a->pass, a->dtype, t->chunk_bytes));
 }
 
 void count(const dsc_conv2d_args *a, operands *o)
@@ -58,7 +59,7 @@ void count(const dsc_conv2d_args *a, operands *o)
                                            : dsc_conv2d_taps(s) * (back ? s->out : s->in));
 }
 
-/* False: there is no room. */
+/* False: the memory is too small. */
 bool lay_out(const conv2d_trial *t, operands *o)
 {
     const int64_t each_in = static_cast<int64_t>(dsc_dtype_bytes(t->shape.dtype));
@@ -73,7 +74,7 @@ bool lay_out(const conv2d_trial *t, operands *o)
     o->add = cut<char>(&at, o->add_count * each_in);
     for (int i = 0; i < 2; i++)
         o->out[i] = cut<char>(&at, o->out_count * each_out);
-    o->scratch = cut<char>(&at, scratch_bytes(&t->shape));
+    o->scratch = cut<char>(&at, scratch_bytes(t));
     o->found = cut<unsigned>(&at, 1);
     return at - t->memory <= t->memory_bytes;
 }
@@ -111,7 +112,7 @@ dsc_status run(const conv2d_trial *t, const operands *o, bool by_cudnn, int plac
     dsc_conv2d_args a = t->shape;
     a.out = o->out[place], a.in = o->in, a.with = o->with, a.add = o->add, a.scratch = o->scratch;
     DSC_TRY(by_cudnn ? dsc_cuda_conv2d_cudnn_run(t->at, t->cudnn, t->plan, &a, err)
-                     : dsc_conv2d_products_run(&launcher, &a, INT64_MAX, err));
+                     : dsc_conv2d_products_run(&launcher, &a, t->chunk_bytes, err));
     return cuda_try(cudaGetLastError(), "a launch", err);
 }
 
@@ -138,7 +139,7 @@ __global__ void compare_kernel(const T *x, const T *y, int64_t elements, float n
         const float a = to_f32(x[i]), b = to_f32(y[i]);
         mine += is_far(a, b, sum + near * fmaxf(fabsf(a), fabsf(b)));
     }
-    tell(found, mine);
+    add_found(found, mine);
 }
 
 template <class T> void compare(const conv2d_trial *t, const operands *o)

@@ -12,6 +12,7 @@ typedef struct conv2d_trial {
     const cudnn_library *cudnn;
     void *plan;            /* for this pass */
     dsc_conv2d_args shape; /* pointers are ignored, but for whether `add` is one */
+    int64_t chunk_bytes;   /* limit of the windows, as in a step */
     bool timed;
     char *memory; /* overwritten; 256-byte aligned */
     int64_t memory_bytes;

@@ -323,16 +323,24 @@ static dsc_status cuda_gemm_prepare(dsc_device *device, const dsc_gemm_args *sha
     return dsc_cuda_gemm_prepare(d->gemm, shape, err);
 }
 
-/* Before `reserve`, so the buffer is an allocation of its own, which the plan finds among the libraries'. */
+/* Instead of the one so far. 0 bytes: none. */
+static dsc_status open_cudnn_workspace(cuda_device *d, int64_t bytes, dsc_error *err)
+{
+    dsc_cuda_mem_close(&d->base, &d->cudnn_workspace);
+    return bytes > 0 ? dsc_cuda_mem_open(&d->base, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, bytes, &d->cudnn_workspace, err)
+                     : DSC_OK;
+}
+
+/* Before `reserve`, so the buffer is an allocation of its own, which the plan finds among the libraries'. Without
+ * memory for a larger one, plans that fit into the one so far stay. */
 static dsc_status size_cudnn_workspace(cuda_device *d, dsc_error *err)
 {
     const int64_t bytes = dsc_max_i64(dsc_cuda_attention_workspace_bytes(d->attention),
-                                      dsc_cuda_conv2d_workspace_bytes(d->conv2d));
-    dsc_status status = DSC_OK;
-    if (bytes > d->cudnn_workspace.bytes) {
-        dsc_cuda_mem_close(&d->base, &d->cudnn_workspace);
-        status = dsc_cuda_mem_open(&d->base, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, bytes, &d->cudnn_workspace, err);
-    }
+                                      dsc_cuda_conv2d_workspace_bytes(d->conv2d)),
+                  before = d->cudnn_workspace.bytes;
+    dsc_status status = bytes > before ? open_cudnn_workspace(d, bytes, err) : DSC_OK;
+    if (status == DSC_ERR_NOMEM)
+        status = open_cudnn_workspace(d, before, err);
     dsc_cuda_attention_set_workspace(d->attention, d->cudnn_workspace.ptr, d->cudnn_workspace.bytes);
     dsc_cuda_conv2d_set_workspace(d->conv2d, d->cudnn_workspace.ptr, d->cudnn_workspace.bytes);
     return status == DSC_ERR_NOMEM ? DSC_OK : status;

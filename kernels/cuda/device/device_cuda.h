@@ -123,7 +123,8 @@ dsc_status dsc_cuda_copy(dsc_stream *stream, void *to, const void *from, int64_t
 dsc_status dsc_cuda_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
 dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
                               dsc_error *err);
-dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
+dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, int64_t chunk_bytes, dsc_gemm_measured *out,
+                            dsc_error *err);
 dsc_status dsc_cuda_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes,
                               dsc_error *err);
 /* Enqueues it now. */

@@ -350,7 +350,8 @@ bool dsc_cuda_stream_conv2d_is_whole(dsc_stream *stream, const dsc_conv2d_args *
 }
 
 /* A failure in between is the device's: whatever failed was the first work that it was given. */
-dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err)
+dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, int64_t chunk_bytes, dsc_gemm_measured *out,
+                            dsc_error *err)
 {
     cuda_stream *s = of(stream);
     cuda_device *d = s->device;
@@ -367,7 +368,8 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     if (status == DSC_OK)
         status = dsc_cuda_attention_choose(&at, d->arena.base, d->arena.bytes, choice, &out->attention, &why);
     if (status == DSC_OK)
-        status = dsc_cuda_conv2d_choose(&at, d->arena.base, d->arena.bytes, choice, &out->convolutions, &why);
+        status =
+            dsc_cuda_conv2d_choose(&at, d->arena.base, d->arena.bytes, choice, chunk_bytes, &out->convolutions, &why);
     if (status != DSC_OK) {
         d->hangs = cudaStreamQuery(s->handle) == cudaErrorNotReady;
         (void)cudaGetLastError();
