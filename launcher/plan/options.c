@@ -37,6 +37,7 @@ static const dsc_launcher_level levels[] = { DSC_LAUNCHER_DEBUG, DSC_LAUNCHER_IN
 #define LATER(name, value, instead) \
     { name, NULL, value, DSC_FLAG_REFUSED, .help = "not built yet in this version: " instead }
 
+#define DEFAULT_ELASTIC_TIMEOUT_S 600
 #define MIN_NP "--min_np N lets ranks leave and join (docs/elastic.md)"
 
 static dsc_status set_node_count(void *options, const dsc_flag *flag, const char *value, dsc_error *err)
@@ -234,6 +235,7 @@ static dsc_status check_elastic(dsc_launcher_options *out, dsc_error *err)
     }
     const char *beside = out->most_ranks > 0             ? "--max_np"
                          : out->reset_limit >= 0         ? "--reset_limit"
+                         : out->elastic_timeout_s >= 0   ? "--elastic_timeout"
                          : out->chaos_text != NULL       ? "--chaos"
                          : out->discovery_script != NULL ? "--host_discovery_script"
                                                          : NULL;
@@ -247,6 +249,8 @@ static dsc_status check_elastic(dsc_launcher_options *out, dsc_error *err)
                         "which ranks belong to the job");
     if (out->least_ranks == 0)
         return DSC_OK;
+    if (out->elastic_timeout_s < 0)
+        out->elastic_timeout_s = DEFAULT_ELASTIC_TIMEOUT_S;
     if (out->most_ranks == 0)
         out->most_ranks = out->rank_count > 0 ? out->rank_count : 0;
     else if (out->most_ranks < out->least_ranks || out->most_ranks < out->rank_count ||
@@ -300,7 +304,7 @@ dsc_status dsc_launcher_options_parse(int argc, char **argv, dsc_launcher_option
                                     .rank_count = -1,
                                     .node_rank = -1,
                                     .grace_s = 10,
-                                    .elastic_timeout_s = 600,
+                                    .elastic_timeout_s = -1,
                                     .reset_limit = -1 };
     out->exports = (dsc_flag_list){ out->export_texts, 0, DSC_LAUNCHER_LIST_MAX };
     out->ssh_options = (dsc_flag_list){ out->ssh_option_texts, 0, DSC_LAUNCHER_LIST_MAX };

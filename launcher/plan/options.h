@@ -48,7 +48,7 @@ typedef struct dsc_launcher_options {
     int32_t least_ranks;       /* --min_np; 0: the ranks are fixed */
     int32_t most_ranks;        /* --max_np; 0: the ranks at the start */
     int32_t first_ranks;       /* ranks at the start, where --max_np says more; 0: all */
-    int32_t elastic_timeout_s; /* --elastic_timeout */
+    int32_t elastic_timeout_s; /* --elastic_timeout; -1: not given */
     const char *discovery_script; /* --host_discovery_script */
     const char *chaos_text;
     dsc_chaos_spec chaos;      /* --chaos */

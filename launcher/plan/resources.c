@@ -291,6 +291,8 @@ dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *op
     if (opt->least_ranks > 0 && out->world_size > DSC_WORLD_RANKS_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--min_np", "ranks leave and join among at most %d, and there are %d",
                         DSC_WORLD_RANKS_MAX, out->world_size);
+    if (opt->chaos.every_ms[DSC_CHAOS_CUT] > 0 && out->pool.count == 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--chaos", "cut=S cuts connections between hosts, and there is one host");
     out->local = out->pool.count == 1 && dsc_machine_is_local(machine, out->pool.host[0].name);
     out->hide_gpus = machine->gpu_count == 0 && machine->visible == NULL && getenv("CUDA_VISIBLE_DEVICES") != NULL;
     DSC_TRY(choose_master(out, opt, machine, err));

@@ -296,6 +296,8 @@ def hosts_beside_the_number_of_ranks_are_a_list():
 def flags_that_do_not_fit_are_refused():
     refused(launch("--max_np", "3", "true"), "--max_np", "needs --min_np")
     refused(launch("--reset_limit", "3", "true"), "--reset_limit", "needs --min_np")
+    refused(launch("--elastic_timeout", "3", "true"), "--elastic_timeout", "needs --min_np")
+    refused(launch("-np", "2", "--min_np", "1", "--chaos", "cut=3", "true"), "--chaos", "there is one host")
     refused(launch("--min_np", "3", "--max_np", "2", "true"), "--max_np", "--min_np <= -np <= --max_np")
     refused(launch("-np", "2", "--min_np", "3", "true"), "--min_np", "more than")
     refused(launch("--nnodes", "1:2", "true"), "--nnodes", "--nproc_per_node")
