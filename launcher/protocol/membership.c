@@ -51,10 +51,11 @@ static int32_t count_in(const dsc_membership *m, dsc_slot_phase phase)
     return count;
 }
 
-/* Its host is lost or the user bars it, for now. */
+/* Empty, or about to be: its host is lost or the user bars it, for now. */
 static bool is_absent(const dsc_slot *slot)
 {
-    return slot->phase == DSC_SLOT_FREE && (slot->barred || slot->host_lost);
+    return (slot->phase == DSC_SLOT_FREE && slot->host_lost) ||
+           ((slot->phase == DSC_SLOT_FREE || slot->phase == DSC_SLOT_LEAVES) && slot->barred);
 }
 
 static bool is_fillable(const dsc_slot *slot) { return slot->phase == DSC_SLOT_FREE && !is_absent(slot); }
@@ -256,10 +257,10 @@ static bool any_ready_has_states(const dsc_membership *m)
 static void meet_shortage(dsc_membership *m, int64_t now_ns)
 {
     const int32_t ready = count_in(m, DSC_SLOT_READY), coming = count_in(m, DSC_SLOT_STARTS);
-    const bool may_come = coming > 0 || (count_in(m, DSC_SLOT_FREE) > 0 && alive(m) < wanted(m));
     bool any_absent = false;
     for (int32_t i = 0; i < m->count; i++)
         any_absent = any_absent || is_absent(&m->slot[i]);
+    const bool may_come = coming > 0 || ((count_in(m, DSC_SLOT_FREE) > 0 || any_absent) && alive(m) < wanted(m));
     if (may_come && now_ns < m->wait_until_ns && (m->generation == 0 || ready > 0 || coming > 0 || any_absent))
         return;
     m->size = ready;

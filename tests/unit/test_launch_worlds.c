@@ -767,9 +767,11 @@ static void a_barred_slot_is_waited_for(void **state)
     begin_machine(&t);
     dsc_membership_allow(&t.m, 2, false, t.now_ns);
     report(&t, 2, DSC_WORLD_LEAVES, 5);
-    dsc_membership_ended(&t.m, 2, &(dsc_rank_end) { 2, 100, 0, 0, 0 }, t.now_ns);
+    t.slot[3].phase = DSC_SLOT_CLOSED; /* so that only slot 2 may get a rank */
     report(&t, 0, DSC_WORLD_READY, 5);
     report(&t, 1, DSC_WORLD_READY, 5);
+    assert_false(t.too_few);
+    dsc_membership_ended(&t.m, 2, &(dsc_rank_end) { 2, 100, 0, 0, 0 }, t.now_ns);
     assert_false(t.too_few);
     assert_int_equal(t.started, 0);
     dsc_membership_allow(&t.m, 2, true, t.now_ns);
