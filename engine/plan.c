@@ -161,12 +161,13 @@ static int64_t chunk_bytes(const dsc_plan_options *o)
     return given > 0 || dsc_device_host_visible(o->device) ? given : GPU_CHUNK_BYTES;
 }
 
-/* GPUs of sm_90 have kernels for it. A GPU that is not here may be one. */
-static bool stores_score_gradients(dsc_device *device)
+/* GPUs of sm_90 have kernels for it, which a trial may choose. A GPU that is not here may be one. */
+static bool stores_score_gradients(const dsc_plan_options *o)
 {
     dsc_device_props props;
-    dsc_device_props_get(device, &props);
-    return !dsc_device_host_visible(device) && (props.arch == 0 || props.arch == 90);
+    dsc_device_props_get(o->device, &props);
+    return o->config->own.gemm_plans != DSC_GEMM_FIRST && !dsc_device_host_visible(o->device) &&
+           (props.arch == 0 || props.arch == 90);
 }
 
 int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag)
@@ -623,7 +624,7 @@ dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *er
                       .norm_each = o->config->norm_each,
                       .chunk_bytes = chunk_bytes(o),
                       .joins_input_gradients = !dsc_device_host_visible(o->device),
-                      .stores_score_gradients = stores_score_gradients(o->device) };
+                      .stores_score_gradients = stores_score_gradients(o) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
     plan.lanes = o->stage.lanes > 0 ? o->stage.lanes : plan.micro_batch_group;

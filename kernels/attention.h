@@ -72,6 +72,7 @@ typedef struct dsc_attention_fwd_args {
     /* [H] in the dtype: a head's logit that adds to the sum of its softmax and has no value, also in lse; or NULL. */
     const void *sinks;
     dsc_dtype dtype; /* F32, BF16 or F16 */
+    int64_t stored_bytes; /* of a shape told ahead: that of the gradients' calls */
 } dsc_attention_fwd_args;
 
 /* dq, dk, dv have the strides of q, k, v and are overwritten. No buffer overlaps another. */

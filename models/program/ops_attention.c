@@ -165,16 +165,6 @@ double dsc_op_attention_flops(const dsc_program *program, const dsc_op *op, int6
     return 2 * 2.0 * (double)(batch * program->tokens) * keys * (double)(op->attention.heads * op->attention.head_size);
 }
 
-/* The shape for who plans the launches. */
-dsc_status dsc_op_plan_attention(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
-                                 dsc_error *err)
-{
-    if (plan->sink == NULL || plan->sink->attention == NULL || !has_choice(program, &op->attention))
-        return DSC_OK;
-    const dsc_attention_fwd_args shape = attention_shape(program, op, program->place[0], batch, plan->dtype);
-    return plan->sink->attention(plan->sink->user, &shape, err);
-}
-
 bool dsc_op_attention_can_lie(const dsc_place *places, const dsc_op *op)
 {
     return places[op->in[0]].apart == places[op->in[1]].apart && places[op->in[0]].apart == places[op->in[2]].apart;
@@ -192,6 +182,18 @@ static int64_t stored_bytes(const dsc_program *program, const dsc_op *op, int64_
                                            .keys = { .all = of->all },
                                            .dtype = dtype };
     return has_choice(program, of) ? dsc_attention_stored_bytes(&shape, most) : 0;
+}
+
+/* The shape for who plans the launches. */
+dsc_status dsc_op_plan_attention(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
+                                 dsc_error *err)
+{
+    if (plan->sink == NULL || plan->sink->attention == NULL || !has_choice(program, &op->attention))
+        return DSC_OK;
+    dsc_attention_fwd_args shape = attention_shape(program, op, program->place[0], batch, plan->dtype);
+    shape.stored_bytes =
+        stored_bytes(program, op, batch, plan->dtype, plan->sink->stores_score_gradients ? plan->sink->chunk_bytes : 0);
+    return plan->sink->attention(plan->sink->user, &shape, err);
 }
 
 dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op)

@@ -360,7 +360,8 @@ static void check_warpgroups(const shape *s)
         const view *const results[] = { &current.dq, &current.dk, &current.dv };
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
-        const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
+        dsc_attention_fwd_args shape_args = forward_args(&now, &current);
+        shape_args.stored_bytes = args.stored_bytes;
         check_both(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, verify_backward, &shape_args, results, 3);
         ck_attention_close(&now);
     }
@@ -553,7 +554,8 @@ static void bench_warpgroups(size_t number, const shape *s, int64_t product)
     if (warpgroups_case(s, kind, "bench attention_bwd")) {
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
-        const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
+        dsc_attention_fwd_args shape_args = forward_args(&now, &current);
+        shape_args.stored_bytes = args.stored_bytes;
         bench_kind(kind, DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, &shape_args, 5 * product);
         ck_attention_close(&now);
     }

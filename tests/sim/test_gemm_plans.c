@@ -299,7 +299,7 @@ static void attention_takes_warpgroups_whatever_is_fast(void **state)
 /* Gradients that store those of scores have the bits of the others, so times may choose them. */
 static void attention_stores_score_gradients_where_that_is_faster(void **state)
 {
-    static look before, stored, kept;
+    static look before, stored, kept, without_room;
     run_result first, second, third;
     char *dir = cw_tmp_open();
     if (!cusim_present())
@@ -319,6 +319,11 @@ static void attention_stores_score_gradients_where_that_is_faster(void **state)
     kept.load = dir;
     run("same_bits", 1, 0, 1, &kept, &third);
     attention_is(&kept, true, "warpgroups-stored");
+    run("first", 1, 0, 1, &kept, &third); /* without trials no memory is planned for them */
+    attention_is(&kept, true, "warpgroups");
+    without_room.named = ", \"head_chunk_bytes\": 1";
+    run("same_bits", 1, 0, 1, &without_room, &third);
+    attention_is(&without_room, true, "warpgroups");
     run("fastest", 2, 1, 2, &before, &second);
     attentions_are(&before, "warpgroups");
     cusim_set_kernel_ticks(NULL, 0);

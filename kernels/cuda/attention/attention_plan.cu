@@ -2,9 +2,10 @@
  *
  * The kernels of warpgroups may not work with every card, driver or compiler. So both kernels of a shape are tried on
  * the same input (attention_trial.cu). If the difference is larger than rounding explains, the kernel does not work
- * here and is not used; otherwise it is, without regard to times. The choice then follows from card and shape alone, so
- * that fresh runs have equal bits. A shape's forward pass and its gradients are two plans. cuDNN's kernel is tried in
- * the same way, and timed where times may choose.
+ * here and is not used; otherwise it is, without regard to times. The bits then follow from card and shape alone, so
+ * that fresh runs have equal bits. The kernel that stores score gradients changes no bit, and is taken where it is
+ * faster and its run has room (dsc_attention_fwd_args.stored_bytes). A shape's forward pass and its gradients are two
+ * plans. cuDNN's kernel is tried in the same way, and timed where times may choose.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/attention/attention_sm90.h"
@@ -117,7 +118,7 @@ dsc_status choose_stored(attention_trial *t, attention_plan *p, dsc_attention_tr
 dsc_status choose_warpgroups(attention_trial *t, attention_plan *p, dsc_attention_tried *out, dsc_error *err)
 {
     attention_found found = {};
-    t->candidate = DSC_ATTENTION_WARPGROUPS, t->timed = t->same_bits = false;
+    t->candidate = DSC_ATTENTION_WARPGROUPS, t->own = p->own, t->timed = t->same_bits = false;
     for (int32_t batch = TRIAL_BATCH_MAX; batch >= 1 && !found.fits; batch--) {
         t->shape.batch = batch < p->shape.batch ? batch : p->shape.batch;
         DSC_TRY(dsc_cuda_attention_try(t, &found, err));
@@ -150,9 +151,10 @@ dsc_status choose_cudnn(attention_trial *t, attention_plan *p, dsc_attention_tri
     return DSC_OK;
 }
 
+/* Whether a run has room for score gradients of the shape. */
 bool stores(const attention_plan *p)
 {
-    return p->has_sm90 && p->key.backward && dsc_attention_stored_bytes(&p->shape, DSC_CUDA_ATTENTION_STORED_MOST) > 0;
+    return p->has_sm90 && p->key.backward && dsc_attention_stored_bytes(&p->shape, p->shape.stored_bytes) > 0;
 }
 
 dsc_status choose(attention_trial *t, attention_plan *p, dsc_gemm_choice choice, dsc_attention_tried *out,
@@ -221,10 +223,16 @@ bool has_kind(const attention_plan *p, int kind)
     case DSC_ATTENTION_CUDNN:
         return p->cudnn.plan != NULL;
     case DSC_ATTENTION_WARPGROUPS_STORED:
-        return stores(p);
+        return p->has_sm90 && p->key.backward;
     default:
         return p->has_sm90;
     }
+}
+
+/* Where a recorded kernel has no room for score gradients, the one that computes them twice. */
+dsc_attention_kind with_room(const attention_plan *p, dsc_attention_kind kind)
+{
+    return kind == DSC_ATTENTION_WARPGROUPS_STORED && !stores(p) ? DSC_ATTENTION_WARPGROUPS : kind;
 }
 
 /* "by cudnn" alone, which people write, is any version and engine of it. */
@@ -301,8 +309,10 @@ static attention_plan *prepare_pass(dsc_cuda_attention *x, const dsc_attention_f
 static void prepare_sm90(dsc_cuda_attention *x, const dsc_attention_fwd_args *shape, const attention_key *key)
 {
     attention_plan *p = prepare_pass(x, shape, key);
-    if (p != NULL)
-        p->has_sm90 = true;
+    if (p == NULL)
+        return;
+    p->has_sm90 = true;
+    p->shape.stored_bytes = shape->stored_bytes;
 }
 
 /* Where the config leaves it open, the choice must follow from card and shape, or from times where these may choose. */
@@ -475,7 +485,7 @@ void dsc_cuda_attention_plans_set(dsc_cuda_attention *x, const char *text, int64
         for (int kind = 0; kind < DSC_ATTENTION_KINDS && !found && text != NULL; kind++) {
             found = has_kind(p, kind) && is_named(p, kind, text);
             if (found)
-                p->kind = static_cast<dsc_attention_kind>(kind);
+                p->kind = with_room(p, static_cast<dsc_attention_kind>(kind));
         }
         p->from_text = p->from_text || found;
         *others += !found;

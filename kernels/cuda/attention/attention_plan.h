@@ -14,15 +14,12 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/device.h"
 
-/* Room for stored score gradients in a trial: what runs have unless the config says otherwise (engine/plan.c). */
-#define DSC_CUDA_ATTENTION_STORED_MOST (INT64_C(512) << 20)
-
 /* Plans of the calling thread's current GPU. Safe on NULL. */
 dsc_status dsc_cuda_attention_open(const dsc_device_options *options, int32_t arch, dsc_cuda_attention **out,
                                    dsc_error *err);
 void dsc_cuda_attention_close(dsc_cuda_attention **attention);
 /* Prepares the plans of a forward pass, and of its gradients with the same strides. Pointers in `shape` are ignored:
- * aligned ones are assumed. */
+ * aligned ones are assumed. Of a shape that is prepared again, the last stored_bytes hold. */
 void dsc_cuda_attention_prepare(dsc_cuda_attention *attention, const dsc_attention_fwd_args *shape);
 /* Work space that cuDNN's plans need together, and the memory for it. bytes 0: there is none, and the plans go. */
 int64_t dsc_cuda_attention_workspace_bytes(const dsc_cuda_attention *attention);

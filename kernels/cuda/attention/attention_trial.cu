@@ -105,14 +105,16 @@ void cut_result(operands *o, char **at, int64_t count, int64_t stride, int64_t h
 /* Gradients of a score are p (dp - delta) scale. dp is a sum of D products of two numbers in [-1, 1), whose
  * deviation is sqrt(D) / 3, and delta a mean of such. Six deviations of each do not occur. A query's p add up to 1,
  * a key's to its weight. */
-void cut_gradients(operands *o, char **at, const dsc_attention_fwd_args *a)
+void cut_gradients(const attention_trial *t, operands *o, char **at)
 {
+    const dsc_attention_fwd_args *a = &t->shape;
     const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     const float slope = 4 * sqrtf(static_cast<float>(a->head_size)) * a->scale;
     o->d_out = cut<uint16_t>(at, o->out_count);
     o->out = cut<uint16_t>(at, o->out_count);
     o->weight = cut<uint16_t>(at, o->v_count);
-    o->stored_bytes = dsc_attention_stored_bytes(a, DSC_CUDA_ATTENTION_STORED_MOST);
+    if (t->candidate == DSC_ATTENTION_WARPGROUPS_STORED || t->own == DSC_ATTENTION_WARPGROUPS_STORED)
+        o->stored_bytes = dsc_attention_stored_bytes(a, a->stored_bytes);
     o->scratch = cut<char>(at, dsc_attention_stored_at(a->batch, a->tokens, a->heads, a->head_size) + o->stored_bytes);
     cut_result(o, at, o->v_count, a->v_stride, head_stride, a->kv_heads, a, NEAR, o->weight);
     cut_result(o, at, o->k_count, a->k_stride, head_stride, a->kv_heads, a, NEAR * slope * QUERY_RANGE, o->weight);
@@ -141,7 +143,7 @@ bool lay_out(const attention_trial *t, operands *o)
     o->positions = cut<int32_t>(&at, o->position_count);
     o->found = cut<unsigned>(&at, 1);
     if (t->backward)
-        cut_gradients(o, &at, a);
+        cut_gradients(t, o, &at);
     else
         cut_result(o, &at, o->out_count, a->out_stride, a->head_size, a->heads, a, NEAR, NULL);
     return at - t->memory <= t->memory_bytes;
