@@ -1,62 +1,9 @@
 /* attention.c - cuts attention into parts for the thread pool. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "kernels/cpu/attention_part.h"
+#include "kernels/cpu/attention_workers.h"
 #include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
-
-static int64_t tiles_of(int64_t tokens) { return dsc_div_ceil(tokens, DSC_ATTENTION_TILE); }
-
-static int64_t worker_count(int64_t batch, int64_t tokens, int64_t heads)
-{
-    return dsc_min_i64(DSC_ATTENTION_WORKERS, batch * heads * tiles_of(tokens));
-}
-
-/* Bytes of one worker's part, the larger of both layouts, so that it does not depend on the variant. */
-static int64_t fwd_worker_bytes(int64_t tokens, int64_t head_size)
-{
-    dsc_attention_fwd_scratch unused;
-    const int64_t one = dsc_attention_fwd_layout(dsc_attention_dims_of(tokens, head_size, 1), NULL, &unused);
-    const int64_t two = dsc_attention_fwd_layout(dsc_attention_dims_of(tokens, head_size, 2), NULL, &unused);
-    return 4 * dsc_max_i64(one, two);
-}
-
-static int64_t bwd_worker_bytes(int64_t tokens, int64_t head_size)
-{
-    dsc_attention_bwd_scratch unused;
-    const int64_t one = dsc_attention_bwd_layout(dsc_attention_dims_of(tokens, head_size, 1), NULL, &unused);
-    const int64_t two = dsc_attention_bwd_layout(dsc_attention_dims_of(tokens, head_size, 2), NULL, &unused);
-    return 4 * dsc_max_i64(one, two);
-}
-
-int64_t dsc_attention_fwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size)
-{
-    return worker_count(batch, tokens, heads) * fwd_worker_bytes(tokens, head_size);
-}
-
-int64_t dsc_attention_bwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size)
-{
-    const int64_t deltas = (int64_t)batch * heads * tokens * 4; /* a number a row, for all rows at once: GPUs */
-    return dsc_max_i64(deltas, worker_count(batch, tokens, heads) * bwd_worker_bytes(tokens, head_size));
-}
-
-int64_t dsc_attention_stored_at(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size)
-{
-    return dsc_align_up(dsc_attention_bwd_scratch_bytes(batch, tokens, heads, head_size), 256);
-}
-
-/* Heads that share keys are stored together. */
-int64_t dsc_attention_stored_bytes(const dsc_attention_fwd_args *a, int64_t most)
-{
-    const int64_t group = a->heads / a->kv_heads * dsc_attention_stored_head_bytes(a->tokens, a->keys.all);
-    const int64_t groups =
-        dsc_min_i64((int64_t)a->batch * a->kv_heads,
-                    dsc_div_ceil(DSC_ATTENTION_STORED_PIECES, dsc_attention_stored_pieces(a->tokens)));
-    const bool fits = a->dtype == DSC_BF16 && a->head_size >= DSC_ATTENTION_STORED_HEAD_MIN &&
-                      a->head_size <= DSC_ATTENTION_STORED_HEAD_MAX &&
-                      dsc_attention_is_plain(&a->keys, &a->logits, a->sinks);
-    return fits && most >= group ? group * dsc_min_i64(groups, most / group) : 0;
-}
 
 /* One call: items are handed to workers as they become free. A worker, not a thread, owns a part of the scratch: a
  * thread's number says nothing when the caller is itself inside a parallel region. */
@@ -132,10 +79,11 @@ static dsc_status forward(const void *args, const dsc_cpu_threads *pool, dsc_err
     const dsc_status status = check_dtype(a->dtype, err);
     if (status != DSC_OK)
         return status;
-    const int64_t heads = (int64_t)a->batch * a->heads, tiles = tiles_of(a->tokens);
-    attention_job job = { .args = a, .ops = ops, .tiles = tiles,
-                          .worker_bytes = fwd_worker_bytes(a->tokens, a->head_size) };
-    const int64_t workers = worker_count(a->batch, a->tokens, a->heads);
+    const int64_t heads = (int64_t)a->batch * a->heads, tiles = dsc_attention_tiles(a->tokens);
+    attention_job job = {
+        .args = a, .ops = ops, .tiles = tiles, .worker_bytes = dsc_attention_fwd_worker_bytes(a->tokens, a->head_size)
+    };
+    const int64_t workers = dsc_attention_workers(a->batch, a->tokens, a->heads);
     job.parts = is_balanced(heads, dsc_min_i64(pool->threads, workers), 110) ? 1 : tiles;
     job.items = heads * job.parts;
     job_run(&job, workers, pool, forward_worker);
@@ -232,9 +180,11 @@ static dsc_status backward(const void *args, const dsc_cpu_threads *pool, dsc_er
     if (status != DSC_OK)
         return status;
     const int64_t groups = (int64_t)a->batch * a->kv_heads, heads = (int64_t)a->batch * a->heads;
-    attention_job job = { .args = a, .ops = ops, .tiles = tiles_of(a->tokens),
-                          .worker_bytes = bwd_worker_bytes(a->tokens, a->head_size) };
-    const int64_t workers = worker_count(a->batch, a->tokens, a->heads);
+    attention_job job = { .args = a,
+                          .ops = ops,
+                          .tiles = dsc_attention_tiles(a->tokens),
+                          .worker_bytes = dsc_attention_bwd_worker_bytes(a->tokens, a->head_size) };
+    const int64_t workers = dsc_attention_workers(a->batch, a->tokens, a->heads);
     job.split = !is_balanced(groups, dsc_min_i64(pool->threads, workers), 150); /* 7 products for 5, and more packing */
     job.items = job.split ? (groups + heads) * job.tiles : groups;
     job_run(&job, workers, pool, backward_worker);
